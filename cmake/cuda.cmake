@@ -1,0 +1,23 @@
+# TALLY_CUDA=AUTO builds the CUDA kernels where a toolkit and kernels are found, ON demands them, OFF leaves them out.
+file(GLOB TALLY_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+
+set(TALLY_HAVE_CUDA OFF)
+if(NOT TALLY_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER AND TALLY_CUDA_SOURCES)
+    set(TALLY_HAVE_CUDA ON)
+  elseif(TALLY_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TALLY_CUDA=ON: no CUDA compiler, or no CUDA kernels in this version")
+  endif()
+endif()
+message(STATUS "CUDA kernels: ${TALLY_HAVE_CUDA}")
+
+function(tally_cuda_kernels target)
+  if(NOT TALLY_HAVE_CUDA)
+    return()
+  endif()
+  enable_language(CUDA)
+  target_sources(${target} PRIVATE ${TALLY_CUDA_SOURCES})
+  target_compile_definitions(${target} PUBLIC TALLY_CUDA=1)
+endfunction()

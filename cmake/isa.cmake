@@ -1,0 +1,21 @@
+# Files named *_avx2.c and *_avx512.c are compiled for that instruction set and called only after dispatch found it.
+# Nothing else is: a release runs on any x86-64, and on other CPUs the plain C kernels are all there is.
+set(TALLY_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
+set(TALLY_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx2 -mfma -mf16c -mbmi2)
+
+function(tally_isa_variants target)
+  get_target_property(sources ${target} SOURCES)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+    list(FILTER sources EXCLUDE REGEX "_(avx2|avx512)\\.c$")
+    set_target_properties(${target} PROPERTIES SOURCES "${sources}")
+    return()
+  endif()
+  target_compile_definitions(${target} PUBLIC TALLY_X86=1)
+  foreach(file ${sources})
+    foreach(isa avx2 avx512)
+      if(file MATCHES "_${isa}\\.c$")
+        set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${TALLY_FLAGS_${isa}}")
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
