@@ -23,13 +23,14 @@
 #define ATTENTION_SEGMENT 256
 
 /* A linear layer's input. INT8: per group of 32 columns scale = amax/127 (F32), q = round to nearest even(x·(127/amax)),
- * sum = scale·(float)Σq; an all-zero (or non-normal) amax gives zeros. */
+ * sum = scale·(float)Σq, zero = −8·Σq; an all-zero (or non-normal) amax gives zeros. */
 struct act {
     int n_cols;
     float *f;     /* [n_tokens, n_cols] */
     int8_t *q;    /* [n_tokens, n_cols]; n_cols % 32 = 0 */
     float *scale; /* [n_tokens, n_cols/32] */
     float *sum;   /* [n_tokens, n_cols/32] */
+    int32_t *zero; /* [n_tokens, n_cols/32]: what makes the dot with an unsigned nibble q that with q − 8 */
 };
 enum act_kind { ACT_F32 = 1, ACT_INT8 = 2 }; /* which of the two an operation writes; a set of flags */
 
