@@ -9,13 +9,18 @@
 #include "engine/ledger.h"
 #include "kernels/backend.h"
 
+#define MODEL_MAX_LAYERS 512
+#define MODEL_MAX_HEAD_DIM 256
+
 struct model_desc {
     char architecture[32], name[128];
     int n_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, vocab, max_context;
+    float attention_scale; /* of q·k */
     float norm_eps, rope_base, rope_scale /* positions are multiplied by it */;
     enum rope_pairs rope_pairs;
     int n_rot;
     bool has_rope_factors;  /* rope_freqs.weight: each frequency divided by its factor */
+    bool needs_qkv_bias;    /* biases of q, k and v must be there */
     bool tied_head;         /* no output.weight: the embedding is the head */
     enum gate_kind gate;
     int64_t n_params;
@@ -31,6 +36,7 @@ size_t model_weight_bytes(const struct gguf *g, const struct model_desc *desc);
 size_t model_norm_bytes(const struct gguf *g, const struct model_desc *desc);
 size_t model_rope_bytes(const struct model_desc *desc, int max_context);
 size_t model_activation_bytes(const struct model_desc *desc, int max_batch_tokens);
+size_t model_logit_bytes(const struct model_desc *desc, int max_logit_rows);
 
 struct model_options {
     int max_context, max_batch_tokens;
