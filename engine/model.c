@@ -17,7 +17,7 @@
 size_t act_bytes(int n_tokens, int n_cols) {
     size_t n = (size_t)n_tokens, cols = (size_t)n_cols, groups = (cols + GROUP_COLS - 1) / GROUP_COLS;
     return round_up(n * cols * sizeof(float), 64) + round_up(n * cols, 64) + 2 * round_up(n * groups * sizeof(float), 64) +
-           round_up(n * groups * sizeof(int16_t), 64);
+           round_up(n * groups * sizeof(int32_t), 64);
 }
 
 void act_alloc(struct act *a, struct ledger *ledger, enum ledger_line_id line, int n_tokens, int n_cols) {
@@ -27,7 +27,7 @@ void act_alloc(struct act *a, struct ledger *ledger, enum ledger_line_id line, i
     a->q = ledger_alloc(ledger, line, n * cols);
     a->scale = ledger_alloc(ledger, line, n * groups * sizeof(float));
     a->sum = ledger_alloc(ledger, line, n * groups * sizeof(float));
-    a->isum = ledger_alloc(ledger, line, n * groups * sizeof(int16_t));
+    a->zero = ledger_alloc(ledger, line, n * groups * sizeof(int32_t));
 }
 
 size_t model_activation_bytes(const struct model_desc *d, int max_batch_tokens) {
