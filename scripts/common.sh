@@ -87,11 +87,12 @@ configure() {
     }
 }
 
-# compile DIR [targets]
+# compile DIR [targets]: every error of every file, not only the first.
 compile() {
-    local dir=$1
+    local dir=$1 quiet=()
     shift
-    ninja -C "$dir" -j "$(nproc)" "$@" >&2
+    [ -t 2 ] || quiet=(--quiet)
+    ninja -C "$dir" -j "$(nproc)" -k 0 "${quiet[@]}" "$@" >&2
 }
 
 # Is anything listening on a TCP port of this machine?
