@@ -26,7 +26,7 @@ uint64_t gguf_file_bytes(const struct gguf *g);
 uint64_t gguf_data_offset(const struct gguf *g); /* where tensor data starts */
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t index);
-const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, const char *name); /* NULL: none; hashed */
+const struct gguf_tensor *gguf_tensor_find(const struct gguf *g, const char *name); /* NULL: none */
 /* Tells the kernel that a tensor's pages are no longer needed. */
 void gguf_tensor_drop(const struct gguf *g, const struct gguf_tensor *t);
 
