@@ -1,0 +1,49 @@
+/* What sampling needs of a row of logits: maximum, its lowest id, and log Σ e^x, in three passes over a row that stays in cache.
+ *
+ * The sum is Σ e^(x − max) in 16 lanes (lane = id mod 16) and lanes_sum; its logarithm is taken in double (det_log) and rounded
+ * once. NaN counts as −infinity. A row without any number has maximum and log_sum_exp −infinity and argmax 0; one with an
+ * infinite logit has log_sum_exp +infinity. */
+#pragma once
+
+#include "engine/base/fmath.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/math_lanes.h"
+
+static float row_largest(const float *x, int n) {
+    lanes largest = lanes_set(-INFINITY);
+    for (int i = 0; i < n; i += N_LANES) /* in this order of operands a NaN loses */
+        largest = lanes_max(lanes_load_some(x + i, n - i, -INFINITY), largest);
+    return lanes_largest(largest);
+}
+
+/* The lowest index where x is `value`; 0 if nowhere. */
+static int row_find(const float *x, int n, float value) {
+    const lanes wanted = lanes_set(value);
+    for (int i = 0; i < n; i += N_LANES) {
+        unsigned found = lanes_equal(lanes_load_some(x + i, n - i, NAN), wanted);
+        if (found) return i + __builtin_ctz(found);
+    }
+    return 0;
+}
+
+static float row_exp_sum(const float *x, int n, float largest) {
+    const lanes shift = lanes_set(largest), lowest = lanes_set(-INFINITY);
+    lanes sum = lanes_zero();
+    for (int i = 0; i < n; i += N_LANES) {
+        lanes v = lanes_max(lanes_load_some(x + i, n - i, -INFINITY), lowest);
+        sum = lanes_add(sum, lanes_exp(lanes_sub(v, shift)));
+    }
+    return lanes_sum(sum);
+}
+
+static void row_stats_one(struct row_stat *stat, const float *x, int n) {
+    float largest = row_largest(x, n);
+    *stat = (struct row_stat){.max = largest, .argmax = 0, .log_sum_exp = largest};
+    if (largest > -INFINITY) stat->argmax = row_find(x, n, largest);
+    if (largest > -INFINITY && largest < INFINITY)
+        stat->log_sum_exp = (float)((double)largest + det_log((double)row_exp_sum(x, n, largest)));
+}
+
+static void exp_of_vector(float *y, const float *x, int n) {
+    for (int i = 0; i < n; i += N_LANES) lanes_store_some(y + i, n - i, lanes_exp(lanes_load_some(x + i, n - i, 0)));
+}
