@@ -54,9 +54,8 @@ size_t wfmt_panel_bytes(enum wfmt fmt, int n_cols) {
 size_t weight_bytes(enum wfmt fmt, int64_t n_rows, int64_t n_cols) {
     if (n_rows < 0 || n_rows > INT32_MAX || n_cols < 0 || n_cols > INT32_MAX)
         BUG("weight of %lld x %lld", (long long)n_rows, (long long)n_cols);
-    size_t n_panels = ((size_t)n_rows + PANEL_ROWS - 1) / PANEL_ROWS, bytes;
-    /* Only both dimensions near 2^31 overflow; no budget holds the most there is. */
-    return checked_mul_size(n_panels, wfmt_panel_bytes(fmt, (int)n_cols), &bytes) ? bytes : SIZE_MAX;
+    size_t n_panels = ((size_t)n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    return n_panels * wfmt_panel_bytes(fmt, (int)n_cols); /* at most 2^27 · (2^37 − 64): fits */
 }
 
 static uint16_t load_u16(const uint8_t *p) {

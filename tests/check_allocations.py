@@ -12,7 +12,7 @@ import sys
 
 ALLOWED = {  # file: (functions, why)
     "engine/ledger.c": ("calloc mmap", "the door itself: its own table, and the one mapping that every arena is carved from"),
-    "engine/formats_gguf.c": ("malloc calloc mmap", "tables of a file's header and its read-only mapping, before the ledger exists"),
+    "engine/formats_gguf.c": ("calloc mmap", "tables of a file's header and its read-only mapping, before the ledger exists"),
     "engine/formats_gguf_vocab.c": ("malloc", "a vocabulary's arrays of pointers, freed once the tokenizer is built"),
     "engine/evaluator.c": ("calloc", "tally eval: buffers of a measurement that serves nobody"),
     "server/cmd_eval.c": ("malloc calloc", "tally eval: the texts and results of a measurement that serves nobody"),
