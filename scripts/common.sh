@@ -61,7 +61,7 @@ install_packages() {
     [ ${#missing[@]} -gt 0 ] || return 0
     say "installing: ${missing[*]}"
     as_root apt-get -o DPkg::Lock::Timeout=300 -qq update
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y --no-install-recommends \
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -qq -y --no-install-recommends \
         install "${missing[@]}" >&2
 }
 
