@@ -52,8 +52,8 @@ static enum status read_file(const char *path, char **text, size_t *n, struct er
 }
 
 static enum status apply_file(struct config *c, const char *path, struct err *err) {
-    char *text;
-    size_t n;
+    char *text = NULL;
+    size_t n = 0;
     enum status status = read_file(path, &text, &n, err);
     if (status) return status;
     status = config_from_yaml(c, path, text, n, err);
