@@ -233,7 +233,7 @@ static enum status measure(struct evaluator *e, const struct eval_options *o, FI
     if (o->golden) {
         struct golden_result g = {0};
         json_error_t where;
-        json_t *golden = json_load_file(o->golden, 0, &where);
+        json_t *golden = json_load_file(o->golden, JSON_ALLOW_NUL, &where);
         if (!golden) return err_set(err, STATUS_CORRUPT, "eval: %s: line %d: %s", o->golden, where.line, where.text);
         s = eval_golden(e, golden, o->tokens, logprobs, &g, err);
         json_decref(golden);
