@@ -23,7 +23,8 @@
 #define ATTENTION_SEGMENT 256
 
 /* A linear layer's input. INT8: per group of 32 columns scale = amax/127 (F32), q = round to nearest even(x·(127/amax)),
- * sum = scale·(float)Σq, zero = −8·Σq; an all-zero (or non-normal) amax gives zeros. */
+ * sum = scale·(float)Σq, zero = −8·Σq; a group whose scale would not be a normal number (all zeros,
+ * amax below 127·2^-126, infinite or NaN) is all zeros. */
 struct act {
     int n_cols;
     float *f;     /* [n_tokens, n_cols] */

@@ -29,9 +29,7 @@ static double round_even(double x) {
 }
 
 /* 2^n for normal results. */
-static double power_of_two(int n) {
-    return from_bits((uint64_t)(n + 1023) << 52);
-}
+static double power_of_two(int n) { return from_bits((uint64_t)(n + 1023) << 52); }
 
 static double horner(const double *coefficients, int n, double x) {
     double sum = coefficients[n - 1];
@@ -44,8 +42,9 @@ static const double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
 
 double det_exp(double x) {
     static const double series[] = {/* 1/(i+2)! */
-        1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800,
-        1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
+                                    1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,
+                                    1.0 / 720,     1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
+                                    1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
     if (x != x) return x;
     if (x > 709.79) return INFINITY;
     if (x < -745.2) return 0;
@@ -60,7 +59,8 @@ double det_exp(double x) {
 
 double det_log(double x) {
     static const double series[] = {/* 2/(2i+3) */
-        2.0 / 3, 2.0 / 5, 2.0 / 7, 2.0 / 9, 2.0 / 11, 2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21};
+                                    2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11,
+                                    2.0 / 13, 2.0 / 15, 2.0 / 17, 2.0 / 19, 2.0 / 21};
     if (x != x || x == INFINITY) return x;
     if (x == 0) return -INFINITY;
     if (x < 0) return NAN;
@@ -94,10 +94,23 @@ static void reduce(double x, double k, double *high, double *low) {
 }
 
 void det_sincos(double x, double *s, double *c) {
-    static const double sine[] = {-1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800.0,
-                                  -1.0 / 1307674368000.0, 1.0 / 355687428096000.0, -1.0 / 121645100408832000.0};
-    static const double cosine[] = {1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200.0,
-                                    1.0 / 20922789888000.0, -1.0 / 6402373705728000.0};
+    static const double sine[] = {-1.0 / 6,
+                                  1.0 / 120,
+                                  -1.0 / 5040,
+                                  1.0 / 362880,
+                                  -1.0 / 39916800,
+                                  1.0 / 6227020800.0,
+                                  -1.0 / 1307674368000.0,
+                                  1.0 / 355687428096000.0,
+                                  -1.0 / 121645100408832000.0};
+    static const double cosine[] = {1.0 / 24,
+                                    -1.0 / 720,
+                                    1.0 / 40320,
+                                    -1.0 / 3628800,
+                                    1.0 / 479001600,
+                                    -1.0 / 87178291200.0,
+                                    1.0 / 20922789888000.0,
+                                    -1.0 / 6402373705728000.0};
     if (!(x < 0x1p30 && x > -0x1p30)) {
         *s = *c = NAN;
         return;

@@ -54,9 +54,7 @@ static size_t vector_stride(int head_dim) { /* floats: a vector, its maximum and
     return round_up((size_t)head_dim, 16) + 16;
 }
 
-static size_t scratch_floats(size_t stride) {
-    return (size_t)ATTENTION_ROWS * (ATTENTION_SEGMENT + 2 * stride);
-}
+static size_t scratch_floats(size_t stride) { return (size_t)ATTENTION_ROWS * (SCORE_STRIDE + 2 * stride); }
 
 static size_t n_slots(const struct cpu_backend_options *o) {
     size_t segments = ((size_t)o->max_positions + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT;
@@ -68,14 +66,12 @@ size_t cpu_attention_workspace_bytes(const struct cpu_backend_options *o) {
     return ((size_t)o->n_threads * scratch_floats(stride) + n_slots(o) * stride) * sizeof(float);
 }
 
-static size_t stride_of(const struct job *job) {
-    return vector_stride(job->cpu->options.max_head_dim);
-}
+static size_t stride_of(const struct job *job) { return vector_stride(job->cpu->options.max_head_dim); }
 
 static struct attention_scratch scratch_of_thread(const struct job *job, int thread) {
     size_t stride = stride_of(job);
     float *base = (float *)job->cpu->attention_workspace + (size_t)thread * scratch_floats(stride);
-    float *vectors = base + ATTENTION_ROWS * ATTENTION_SEGMENT;
+    float *vectors = base + ATTENTION_ROWS * SCORE_STRIDE;
     return (struct attention_scratch){
         .scores = base, .partial = vectors, .total = vectors + ATTENTION_ROWS * stride, .stride = stride};
 }
@@ -244,7 +240,8 @@ static void part_task(void *arg, int index, int thread) {
         fill_task(job, from.at, &task);
         int n_segments = item_segments(job, from.at);
         if (from.segment > 0 || is_last)
-            leave_segments(job, &w, &task, from.segment > 0 ? from.slots : to.slots, from.segment, is_last ? to.segment : n_segments);
+            leave_segments(job, &w, &task, from.segment > 0 ? from.slots : to.slots, from.segment,
+                           is_last ? to.segment : n_segments);
         else walk_item(job, &w, &task, n_segments);
         if (is_last) return;
         from = (struct cut){.at = item_after(job, from.at)};

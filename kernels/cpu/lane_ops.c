@@ -49,9 +49,7 @@ static void run_rows(struct rows_job *job, int n_rows, int64_t elements_per_row)
     threadpool_run(job->cpu->pool, rows_task, job, 1 + (n_rows - 1) / job->rows_per_task);
 }
 
-static const struct cpu_backend *cpu_of(const struct backend *b) {
-    return (const struct cpu_backend *)(const void *)b;
-}
+static const struct cpu_backend *cpu_of(const struct backend *b) { return (const struct cpu_backend *)(const void *)b; }
 
 static void rms_norm_task(const struct rows_job *j, int first, int end) {
     j->cpu->lane_ops->rms_norm(j->y, j->kinds, j->x, j->weight, j->eps, first, end);
@@ -119,8 +117,8 @@ static void rope_append_task(const struct rows_job *j, int first, int end) {
 }
 
 static void cpu_rope_append(struct backend *b, float *q, int q_stride, const float *k, const float *v, int kv_stride,
-                            const struct rope_table *rope, const struct attention_shape *shape, const struct kv_view *kv, int layer,
-                            const struct attn_seq *seqs, int n_seqs) {
+                            const struct rope_table *rope, const struct attention_shape *shape, const struct kv_view *kv,
+                            int layer, const struct attn_seq *seqs, int n_seqs) {
     const struct rope_append_args args = {q, k, v, q_stride, kv_stride, layer, rope, shape, kv};
     struct rows_job job = {rope_append_task, cpu_of(b), .rope = &args, .seqs = seqs};
     int n_rows = 0;

@@ -14,6 +14,9 @@
 #define MAX_HEAD_DIM 256
 /* Query rows a task of attention takes at most: enough that a segment's keys and values are used many times while in cache. */
 #define ATTENTION_ROWS 24
+/* Floats between the scores of two rows: rows must not fall on the same lines of the L1 cache. */
+#define SCORE_STRIDE (ATTENTION_SEGMENT + 16)
+#define AHEAD_TILES 4
 #define SEGMENT_TILES (ATTENTION_SEGMENT / KV_TILE_TOKENS)
 
 struct rope_append_args {
@@ -39,14 +42,15 @@ struct attention_task {
 
 /* What one thread needs for a task. Vectors of head_dim floats lie `stride` apart. */
 struct attention_scratch {
-    float *scores;   /* [ATTENTION_ROWS, ATTENTION_SEGMENT] */
-    float *partial;  /* [ATTENTION_ROWS, stride] values of the segment at hand */
-    float *total;    /* [ATTENTION_ROWS, stride] of all segments so far */
+    float *scores;  /* [ATTENTION_ROWS, SCORE_STRIDE] */
+    float *partial; /* [ATTENTION_ROWS, stride] values of the segment at hand */
+    float *total;   /* [ATTENTION_ROWS, stride] of all segments so far */
     size_t stride;
     float partial_max[ATTENTION_ROWS], partial_sum[ATTENTION_ROWS];
     float total_max[ATTENTION_ROWS], total_sum[ATTENTION_ROWS];
-    int visible[ATTENTION_ROWS]; /* keys of the segment that a row sees; may be below 1 */
-    const uint16_t *keys[SEGMENT_TILES], *values[SEGMENT_TILES];
+    int visible[ATTENTION_ROWS];                            /* keys of the segment that a row sees; may be below 1 */
+    const uint16_t *tiles[2 * SEGMENT_TILES + AHEAD_TILES]; /* all of a segment's, and some to fetch ahead */
+    const uint16_t *const *keys, *const *values;            /* in tiles */
 };
 
 struct cpu_lane_ops {

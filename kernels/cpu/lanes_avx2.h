@@ -7,12 +7,14 @@ typedef struct {
     __m256 low, high;
 } lanes;
 
-#define LANES_BOTH(operation) return (lanes){operation(a.low, b.low), operation(a.high, b.high)}
+#define LANES_BOTH(operation)                                                                                                  \
+    return (lanes) { operation(a.low, b.low), operation(a.high, b.high) }
 
 LANE_FN lanes lanes_set(float x) { return (lanes){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 LANE_FN lanes lanes_load(const float *x) { return (lanes){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
 LANE_FN lanes lanes_load_f16(const uint16_t *h) {
-    return (lanes){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)h)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(h + 8)))};
+    return (lanes){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)h)),
+                   _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(h + 8)))};
 }
 LANE_FN lanes lanes_add(lanes a, lanes b) { LANES_BOTH(_mm256_add_ps); }
 LANE_FN lanes lanes_sub(lanes a, lanes b) { LANES_BOTH(_mm256_sub_ps); }
@@ -79,3 +81,13 @@ LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a, lanes b) {
     __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
+
+typedef __m256 vec;
+#define VEC_LANES 8
+#define MICRO_VECS 4 /* 3 rows of 4 sums, 3 broadcasts and a load: all of the 16 registers */
+LANE_FN vec vec_set(float x) { return _mm256_set1_ps(x); }
+LANE_FN vec vec_load(const float *x) { return _mm256_loadu_ps(x); }
+LANE_FN vec vec_load_f16(const uint16_t *h) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)h)); }
+LANE_FN vec vec_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
+LANE_FN vec vec_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
+LANE_FN void vec_store(float *x, vec a) { _mm256_storeu_ps(x, a); }

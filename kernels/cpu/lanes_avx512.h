@@ -29,9 +29,7 @@ LANE_FN void lanes_store_f16(uint16_t *h, lanes a) {
     _mm256_storeu_si256((__m256i *)h, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
-LANE_FN __m256 lanes_high_half(lanes a) {
-    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
-}
+LANE_FN __m256 lanes_high_half(lanes a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
 
 LANE_FN float lanes_sum(lanes a) {
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), lanes_high_half(a));
@@ -61,3 +59,13 @@ LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a, lanes b) {
     __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
+
+typedef lanes vec;
+#define VEC_LANES 16
+#define MICRO_VECS 4
+LANE_FN vec vec_set(float x) { return lanes_set(x); }
+LANE_FN vec vec_load(const float *x) { return lanes_load(x); }
+LANE_FN vec vec_load_f16(const uint16_t *h) { return lanes_load_f16(h); }
+LANE_FN vec vec_mul(vec a, vec b) { return lanes_mul(a, b); }
+LANE_FN vec vec_fma(vec a, vec b, vec c) { return lanes_fma(a, b, c); }
+LANE_FN void vec_store(float *x, vec a) { lanes_store(x, a); }

@@ -5,9 +5,9 @@ typedef struct {
     float v[16];
 } lanes;
 
-#define LANES_MAP(expression)                                                                                          \
-    lanes r;                                                                                                           \
-    for (int i = 0; i < 16; i++) r.v[i] = (expression);                                                                \
+#define LANES_MAP(expression)                                                                                                  \
+    lanes r;                                                                                                                   \
+    for (int i = 0; i < 16; i++) r.v[i] = (expression);                                                                        \
     return r
 
 LANE_FN lanes lanes_set(float x) { LANES_MAP(x); }
@@ -66,3 +66,14 @@ LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a, lanes b) {
     }
     return sum;
 }
+
+/* What one register holds: parts of `lanes` for kernels that must count registers. */
+typedef lanes vec;
+#define VEC_LANES 16
+#define MICRO_VECS 1
+LANE_FN vec vec_set(float x) { return lanes_set(x); }
+LANE_FN vec vec_load(const float *x) { return lanes_load(x); }
+LANE_FN vec vec_load_f16(const uint16_t *h) { return lanes_load_f16(h); }
+LANE_FN vec vec_mul(vec a, vec b) { return lanes_mul(a, b); }
+LANE_FN vec vec_fma(vec a, vec b, vec c) { return lanes_fma(a, b, c); }
+LANE_FN void vec_store(float *x, vec a) { lanes_store(x, a); }

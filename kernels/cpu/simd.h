@@ -41,10 +41,35 @@ static inline simde__m512i tally_mm512_cvtps_epi32(simde__m512 f) {
     return simde__m512i_from_private(ints);
 }
 
+static inline simde__m512 tally_mm512_cvtepi32_ps(simde__m512i i) {
+    simde__m512i_private both = simde__m512i_to_private(i);
+    return tally_mm512_pair(simde_mm256_cvtepi32_ps(both.m256i[0]), simde_mm256_cvtepi32_ps(both.m256i[1]));
+}
+
+static inline simde__m512i tally_mm512_cvtepu16_epi32(simde__m256i i) {
+    simde__m512i_private both;
+    both.m256i[0] = simde_mm256_cvtepu16_epi32(simde_mm256_castsi256_si128(i));
+    both.m256i[1] = simde_mm256_cvtepu16_epi32(simde_mm256_extracti128_si256(i, 1));
+    return simde__m512i_from_private(both);
+}
+
+static inline simde__m512i tally_mm512_srai_epi32(simde__m512i i, int count) {
+    simde__m512i_private both = simde__m512i_to_private(i);
+    both.m256i[0] = simde_mm256_sra_epi32(both.m256i[0], simde_mm_cvtsi32_si128(count));
+    both.m256i[1] = simde_mm256_sra_epi32(both.m256i[1], simde_mm_cvtsi32_si128(count));
+    return simde__m512i_from_private(both);
+}
+
+#undef _mm512_srai_epi32
+#undef _mm512_cvtepi32_ps
+#undef _mm512_cvtepu16_epi32
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
 #undef _mm512_cvtps_epi32
 #define _mm512_cvtph_ps(h) tally_mm512_cvtph_ps(h)
 #define _mm512_cvtps_ph(f, rounding) tally_mm512_cvtps_ph(f)
 #define _mm512_cvtps_epi32(f) tally_mm512_cvtps_epi32(f)
+#define _mm512_srai_epi32(i, count) tally_mm512_srai_epi32(i, count)
+#define _mm512_cvtepi32_ps(i) tally_mm512_cvtepi32_ps(i)
+#define _mm512_cvtepu16_epi32(i) tally_mm512_cvtepu16_epi32(i)
 #endif

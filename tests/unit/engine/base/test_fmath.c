@@ -69,8 +69,8 @@ static void check_sincos(double x, double *worst) {
 static void sine_and_cosine_are_accurate_below_a_million(void **test) {
     double worst = 0;
     for (int i = 0; i < 300000; i++) check_sincos(i % 2 ? uniform(-0x1p20, 0x1p20) : uniform(-4, 4), &worst);
-    for (int i = 0; i < 100000; i++) check_sincos(i, &worst);                          /* positions, frequency 1 */
-    for (int i = 0; i < 600000; i++) check_sincos(i * 1.5707963267948966, &worst);     /* beside multiples of π/2 */
+    for (int i = 0; i < 100000; i++) check_sincos(i, &worst);                      /* positions, frequency 1 */
+    for (int i = 0; i < 600000; i++) check_sincos(i * 1.5707963267948966, &worst); /* beside multiples of π/2 */
     print_message("det_sincos: worst relative error %.3g\n", worst);
     assert_true(worst < 4e-16);
 }
