@@ -66,6 +66,11 @@ struct engine_request {
 enum event_kind { EVENT_PROMPT, EVENT_TOKEN, EVENT_FINISH };
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR, FINISH_COUNT };
 
+struct top_logprob {
+    int32_t id;
+    float logprob;
+};
+
 struct engine_event {
     uint64_t id, tag;
     enum event_kind kind;
@@ -73,7 +78,7 @@ struct engine_event {
     int32_t token;          /* PROMPT, TOKEN; a TOKEN that ends generation (eos) is not sent as TOKEN, but named in FINISH, else −1 */
     float logprob;          /* PROMPT: NAN for the first token */
     int n_top;
-    struct { int32_t id; float logprob; } top[MAX_TOP_LOGPROBS]; /* best first */
+    struct top_logprob top[MAX_TOP_LOGPROBS]; /* best first */
     enum finish_reason reason; /* FINISH */
     int n_prompt, n_generated; /* FINISH: generated counts the end token too */
     int64_t at_us;             /* when the step that made it ended */
