@@ -81,6 +81,7 @@ system_python() {
 configure() {
     local dir=$1 output
     shift
+    if command -v ccache >/dev/null; then set -- "$@" -DCMAKE_C_COMPILER_LAUNCHER=ccache; fi
     output=$(cmake -S "$ROOT" -B "$dir" -G Ninja "$@" 2>&1) || {
         say "$output"
         return 1

@@ -30,6 +30,7 @@ struct complaint {
     int n_lines;
 };
 
+__attribute__((format(printf, 3, 0)))
 static void keep_complaint(cyaml_log_t level, void *context, const char *format, va_list args) {
     struct complaint *complaint = context;
     char line[160];

@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#if defined(TALLY_X86)
+#include <cpuid.h>
+#endif
 
 static const char *const names[CPU_ISA_COUNT] = {"plain", "avx2", "avx512"};
 
@@ -10,11 +13,18 @@ const char *cpu_isa_name(enum cpu_isa isa) {
     return (unsigned)isa < CPU_ISA_COUNT ? names[isa] : "unknown";
 }
 
+#if defined(TALLY_X86)
+/* clang 14's __builtin_cpu_supports does not know it. AVX's registers are asked for with the other features. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 /* __builtin_cpu_supports also asks whether the operating system saves the registers. */
 bool cpu_isa_available(enum cpu_isa isa) {
 #if defined(TALLY_X86)
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-                __builtin_cpu_supports("bmi2");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && has_f16c();
     if (isa == CPU_ISA_AVX2) return avx2;
     if (isa == CPU_ISA_AVX512)
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
