@@ -189,7 +189,7 @@ static void a_hostile_file_is_an_error_that_names_it(void **state) {
         {"max_seq: 3\n", "Unexpected key: max_seq in mapping (line: 1, column: 1); allowed are model"}, {"max_seqs: [3]\n", "max_seqs"}, {"max_seqs: {a: 1}\n", "max_seqs"},
         {"max_seqs: 3\nmax_seqs: 4\n", "max_seqs"}, {"- 1\n", "MAPPING"}, {"plain\n", ""}, {"a: b: c\n", "line"},
         {"model: &a x\nhost: *a\n", "alias"}, {"max_seqs:\n", "1 to 1024"}, {"max_seqs: null\n", "1 to 1024"},
-        {"Max_Seqs: 3\n", "allowed are"}, {"\"model: x\n", "line"}, {"config: other.yaml\n", "allowed are"}, {"json: true\n", "allowed are"},
+        {"Max_Seqs: 3\n", "allowed are"}, {"\"model: x\n", "unexpected end"}, {"config: other.yaml\n", "allowed are"}, {"json: true\n", "allowed are"},
     };
     for (int i = 0; i < COUNT(files); i++) {
         struct config c = {0};
