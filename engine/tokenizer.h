@@ -47,3 +47,5 @@ bool tokenizer_is_end(const struct tokenizer *t, int32_t id);
 /* The id whose text is exactly text[0..n), or −1. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n);
 int32_t tokenizer_bos(const struct tokenizer *t); /* −1: none */
+/* Is a text's first space an artefact of encoding (SentencePiece's space prefix), not shown when a text is decoded from its start? */
+bool tokenizer_drops_first_space(const struct tokenizer *t);

@@ -44,6 +44,12 @@ static bool is_prefix(const unsigned char *u, size_t n) {
     return n < 3 || (u[2] & 0xc0) == 0x80;
 }
 
+size_t utf8_prefix(const char *s, size_t n) {
+    for (size_t m = n < 3 ? n : 3; m > 0; m--)
+        if (is_prefix((const unsigned char *)s, m)) return m;
+    return 0;
+}
+
 size_t utf8_incomplete_tail(const char *s, size_t n) {
     for (size_t back = 1; back <= 3 && back <= n; back++) {
         const unsigned char *u = (const unsigned char *)s + n - back;
