@@ -164,11 +164,12 @@ static void wait_for_work(const struct bench *b, const struct phase *phase) {
     if (read(b->timer, &ignored, sizeof ignored) < 0 && errno != EAGAIN) BUG("timerfd: %s", strerror(errno));
 }
 
-/* The best whole second: a window that begins again when a second has passed. */
+/* The best second: a window that begins again when a second has passed. A run of less than a second is one window. */
 static void track_peak(struct bench *b, struct phase *phase, int64_t now) {
-    if (now - phase->second_start_us < 1000000) return;
-    int64_t chunks = b->n_chunks - phase->second_chunks;
-    double rate = (double)chunks * 1e6 / (double)(now - phase->second_start_us);
+    int64_t elapsed = now - phase->second_start_us, chunks = b->n_chunks - phase->second_chunks;
+    bool is_short_run = phase->done == phase->total && phase->second_start_us == phase->start_us;
+    if (elapsed < 1000000 && !is_short_run) return;
+    double rate = (double)chunks * 1e6 / (double)(elapsed > 0 ? elapsed : 1);
     if ((int64_t)rate > b->summary.max_chunks_per_s) b->summary.max_chunks_per_s = (int64_t)rate;
     phase->second_start_us = now;
     phase->second_chunks = b->n_chunks;
@@ -204,7 +205,6 @@ static enum status run_phase(struct bench *b, struct phase *phase, struct err *e
         progress_show(&b->progress, now, phase->done, phase->total, summary_failed(&b->summary), b->n_active, b->n_chunks);
         if (phase->done < phase->total && !can_start(b, phase, now)) wait_for_work(b, phase);
     }
-    track_peak(b, phase, clock_us());
     if (is_interrupted) abandon(b);
     return STATUS_OK;
 }
@@ -313,6 +313,7 @@ int bench_main(int argc, char **argv) {
         if (!status) status = report(&b, &err);
     }
     int exit_code = status ? EXIT_USAGE : summary_failed(&b.summary) || b.summary.is_interrupted ? EXIT_SOME_FAILED : EXIT_DONE;
+    target_scrub(err.text);
     if (status) fprintf(stderr, "tally: bench: %s\n", err.text);
     bench_close(&b);
     return exit_code;

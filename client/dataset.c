@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/arrivals.h"
+#include "engine/base/utf8.h"
 
 static const char *const words[] = {
     "about", "above", "across", "after", "again", "air", "all", "almost", "along", "also", "always", "among", "animal", "another",
@@ -77,8 +78,8 @@ static enum status read_lines(struct dataset *d, FILE *f, const char *path, stru
         ssize_t n = getline(&line, &capacity, f);
         if (n < 0) break;
         while (n && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = 0;
-        if (strlen(line) != (size_t)n)
-            status = err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: a NUL byte", path, (long long)number);
+        if (strlen(line) != (size_t)n || !utf8_is_valid(line, (size_t)n))
+            status = err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: not UTF-8 text", path, (long long)number);
         else if (n) status = add_line(d, line, path, number, err);
     }
     if (!status && ferror(f)) status = err_set_param(err, STATUS_IO, "prompts", "--prompts: %s: %s", path, strerror(errno));

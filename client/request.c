@@ -68,6 +68,7 @@ static bool take_chunk(struct request *r, const json_t *chunk) {
 
 static bool on_event(void *context, const char *data, size_t n) {
     struct request *r = context;
+    r->n_events++;
     if (strcmp(data, "[DONE]") == 0) {
         r->is_done = true;
         return true;
@@ -121,7 +122,7 @@ void request_prepare(struct request *r, const char *url, char *body, struct curl
     r->body = body;
     r->n_error_body = 0;
     r->error[0] = r->error_body[0] = 0;
-    r->first_us = r->last_us = r->end_us = r->n_chunks = 0;
+    r->first_us = r->last_us = r->end_us = r->n_events = r->n_chunks = 0;
     r->prompt_tokens = r->output_tokens = -1;
     r->has_finish_reason = r->is_done = r->is_bad = r->has_stream_error = false;
     curl_easy_reset(r->easy);
@@ -159,9 +160,9 @@ static enum outcome outcome_of(struct request *r, CURLcode result, long status) 
     if (status >= 400 && status < 500) return OUTCOME_HTTP_4XX;
     if (status && status != 200) return OUTCOME_HTTP_5XX;
     if (r->has_stream_error) return OUTCOME_STREAM_ERROR;
-    if (r->is_bad) return OUTCOME_BAD_STREAM;
+    if (r->is_bad || (!result && r->n_events == 0)) return OUTCOME_BAD_STREAM;
     if (result || !r->is_done) return OUTCOME_DISCONNECT;
-    if (r->n_chunks == 0 || !r->has_finish_reason) return OUTCOME_SHORT;
+    if (request_output_tokens(r) == 0 || !r->has_finish_reason) return OUTCOME_SHORT;
     return r->is_exact && request_output_tokens(r) < r->asked_tokens ? OUTCOME_SHORT : OUTCOME_OK;
 }
 
@@ -175,6 +176,7 @@ void request_finish(struct request *r, CURLcode result) {
     snprintf(text, sizeof text, "%lld of %lld tokens, finish_reason %s", (long long)request_output_tokens(r), (long long)r->asked_tokens,
              r->has_finish_reason ? "given" : "missing");
     if (r->outcome == OUTCOME_SHORT) say(r, text);
+    if (r->outcome == OUTCOME_BAD_STREAM) say(r, "no events in the answer");
     if (r->outcome == OUTCOME_DISCONNECT && !result) say(r, "the answer ended without data: [DONE]");
     if (r->outcome != OUTCOME_OK) say(r, curl_easy_strerror(result));
 }

@@ -46,7 +46,7 @@ struct request {
     bool is_exact;             /* ignore_eos was sent: fewer tokens are a short answer */
     /* What came. */
     int64_t first_us, last_us, end_us; /* first and last chunk with text; 0: none */
-    int64_t n_chunks;          /* with text */
+    int64_t n_events, n_chunks; /* of the stream; those with text */
     int64_t prompt_tokens, output_tokens; /* of usage; −1: none came */
     bool has_finish_reason, is_done, is_bad, has_stream_error;
     struct samples gaps;       /* between chunks with text, ms */

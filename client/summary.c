@@ -21,8 +21,9 @@ void summary_add(struct summary *s, const struct request *r) {
     if (r->prompt_tokens > 0) s->prompt_tokens += r->prompt_tokens;
     s->output_tokens += n;
     double ttft = ms(r->first_us - r->scheduled_us), e2e = ms(r->end_us - r->scheduled_us);
-    samples_add(&s->ttft, ttft);
     samples_add(&s->e2e, e2e);
+    if (r->n_chunks == 0) return; /* tokens without text, as control tokens are: there is no first text to time */
+    samples_add(&s->ttft, ttft);
     if (n > 1) samples_add(&s->tpot, (e2e - ttft) / (double)(n - 1));
     samples_append(&s->itl, &r->gaps);
 }

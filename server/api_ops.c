@@ -84,6 +84,8 @@ void api_ops_models(struct server *server, struct exchange *x) {
     json_out_cstr(&o, engine_model_name(server->engine));
     json_out_key(&o, "max_model_len");
     json_out_int(&o, server->max_context);
+    json_out_key(&o, "vocab_size"); /* for clients that send token ids */
+    json_out_int(&o, engine_vocab(server->engine));
     json_out_text(&o, "}]");
     end_json(x, 200, &o);
 }

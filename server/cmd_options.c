@@ -3,8 +3,15 @@
 
 #include "server/commands.h"
 
-int command_refuse(const struct err *err) {
-    fprintf(stderr, "tally: %s\n", err->text);
+/* One line, whatever a file's name or an option holds. */
+int command_refuse(const struct err *err, const char *model) {
+    char text[sizeof err->text + 1024];
+    bool is_of_file = err->status == STATUS_IO || err->status == STATUS_CORRUPT || err->status == STATUS_UNSUPPORTED;
+    if (model && is_of_file) snprintf(text, sizeof text, "model %.1000s: %s", model, err->text);
+    else snprintf(text, sizeof text, "%s", err->text);
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = ' ';
+    fprintf(stderr, "tally: %s\n", text);
     return EXIT_USAGE;
 }
 
@@ -12,7 +19,7 @@ bool command_config(struct config *c, int argc, char **argv, const char *usage, 
     struct err err = {0};
     *exit_code = EXIT_DONE;
     if (config_load(c, argc, argv, environ, &err)) {
-        *exit_code = command_refuse(&err);
+        *exit_code = command_refuse(&err, NULL);
     } else if (c->want_help) {
         fputs(usage, stdout);
         config_print_help(argv[0], stdout);
@@ -20,7 +27,7 @@ bool command_config(struct config *c, int argc, char **argv, const char *usage, 
         config_print(c, stdout);
     } else if (!*c->model) {
         err_set(&err, STATUS_INVALID, "model: none was given: tally %s MODEL.gguf, or --model, TALLY_MODEL or model: in the file", argv[0]);
-        *exit_code = command_refuse(&err);
+        *exit_code = command_refuse(&err, NULL);
     } else {
         log_set_level((enum log_level)c->log_level);
         return true;

@@ -14,10 +14,10 @@ static const char *lifetime_text(enum lifetime lifetime) {
 
 static void print_table(const struct engine_options *resolved, const struct plan *plan) {
     char total[32], peak[32], budget[32] = "none";
-    printf("%-12s %-20s %-6s %-6s %14s %14s  %s\n", "line", "owner", "device", "life", "bytes", "granted", "formula");
+    printf("%-20s %-18s %-6s %-6s %14s %14s  %s\n", "line", "owner", "device", "life", "bytes", "granted", "formula");
     for (int i = 0; i < LINE_COUNT; i++) {
         const struct ledger_line *line = &plan->lines[i];
-        printf("%-12s %-20s %-6s %-6s %14zu %14zu  %s\n", line->id, line->owner, line->device, lifetime_text(line->lifetime), line->bytes,
+        printf("%-20s %-18s %-6s %-6s %14zu %14zu  %s\n", line->id, line->owner, line->device, lifetime_text(line->lifetime), line->bytes,
                line->granted, line->formula);
     }
     bytes_format_short((int64_t)plan->total, total, sizeof total);
@@ -68,7 +68,7 @@ int cmd_plan(int argc, char **argv) {
     int exit_code;
     if (!command_config(&c, argc, argv, usage, &exit_code)) return exit_code;
     struct engine_options options = command_engine_options(&c);
-    if (engine_plan(&options, &resolved, &plan, &err)) exit_code = command_refuse(&err);
+    if (engine_plan(&options, &resolved, &plan, &err)) exit_code = command_refuse(&err, c.model);
     else if (c.json) exit_code = print_json(&resolved, &plan);
     else print_table(&resolved, &plan);
     config_free(&c);

@@ -50,7 +50,7 @@ static void log_ready(const struct engine *e, const struct ledger *ledger, const
     bytes_format_short((int64_t)plan->peak, peak, sizeof peak);
     bool is_v6 = strchr(host, ':') != NULL;
     log_event(LOG_INFO, "ready",
-              "after_ms=%lld model=\"%s\" backend=%s threads=%d planned_bytes=%zu planned=\"%s\" peak=\"%s\" kv_tokens=%lld max_context=%d "
+              "after_ms=%lld model=\"%s\" backend=\"%s\" threads=%d planned_bytes=%zu planned=\"%s\" peak=\"%s\" kv_tokens=%lld max_context=%d "
               "url=http://%s%s%s:%d",
               (long long)(clock_us() - program_start_us) / 1000, engine_model_name(e), engine_backend_name(e), resolved->n_threads,
               plan->total, total, peak, (long long)plan->kv_tokens, resolved->max_context, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
@@ -93,7 +93,7 @@ int cmd_serve(int argc, char **argv) {
     struct server_options server = command_server_options(&c);
     struct engine_options options = command_engine_options(&c);
     if (engine_open(&e, &options, &err)) {
-        exit_code = command_refuse(&err);
+        exit_code = command_refuse(&err, c.model);
     } else {
         exit_code = serve(e, &server);
         engine_close(e);

@@ -23,5 +23,6 @@ bool command_config(struct config *c, int argc, char **argv, const char *usage, 
 struct server_options command_server_options(const struct config *c);
 /* With what the HTTP server wants planned. */
 struct engine_options command_engine_options(const struct config *c);
-/* Prints "tally: text" and gives the exit code of an error. */
-int command_refuse(const struct err *err);
+/* Prints one line, "tally: text", and gives the exit code of an error. An error of the model's file is preceded by `model`, its path,
+ * when that is given. */
+int command_refuse(const struct err *err, const char *model);
