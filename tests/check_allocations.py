@@ -16,6 +16,7 @@ ALLOWED = {  # file: (functions, why)
     "engine/formats_gguf_vocab.c": ("malloc", "a vocabulary's arrays of pointers, freed once the tokenizer is built"),
     "engine/engine.c": ("calloc", "the engine's own struct, of fixed size, before the ledger exists"),
     "engine/evaluator.c": ("calloc", "tally eval: buffers of a measurement that serves nobody"),
+    "engine/pretokenizer.c": ("calloc", "the holders of PCRE2's compiled patterns and match data, made at start and of fixed size"),
     "server/cmd_eval.c": ("malloc calloc", "tally eval: the texts and results of a measurement that serves nobody"),
     "server/cmd_eval_golden.c": ("calloc", "tally eval: the same"),
     "server/config.c": ("malloc calloc", "the options' own text, read once before anything else"),
