@@ -202,7 +202,8 @@ static enum status run_phase(struct bench *b, struct phase *phase, struct err *e
         finish_done(b, phase);
         int64_t now = clock_us();
         track_peak(b, phase, now);
-        progress_show(&b->progress, now, phase->done, phase->total, summary_failed(&b->summary), b->n_active, b->n_chunks);
+        progress_show(&b->progress, now, phase->done, phase->total, summary_failed(&b->summary), b->n_active, b->n_chunks,
+                      phase->first_index ? "warm-up requests" : "requests");
         if (phase->done < phase->total && !can_start(b, phase, now)) wait_for_work(b, phase);
     }
     if (is_interrupted) abandon(b);

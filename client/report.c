@@ -8,12 +8,13 @@
 
 /* ---- progress ---- */
 
-void progress_show(struct progress *p, int64_t now_us, int64_t done, int64_t total, int64_t failed, int64_t active, int64_t chunks) {
+void progress_show(struct progress *p, int64_t now_us, int64_t done, int64_t total, int64_t failed, int64_t active, int64_t chunks,
+                   const char *what) {
     int64_t interval = p->is_tty ? 200000 : 5000000, elapsed = now_us - p->last_us;
     if (!p->out || elapsed < interval) return;
     double rate = p->last_us ? (double)(chunks - p->last_chunks) * 1e6 / (double)elapsed : 0;
-    fprintf(p->out, "%s%lld/%lld done, %lld failed, %lld in flight, %.1f chunks/s%s", p->is_tty ? "\r\033[K" : "", (long long)done,
-            (long long)total, (long long)failed, (long long)active, rate, p->is_tty ? "" : "\n");
+    fprintf(p->out, "%s%lld/%lld %s done, %lld failed, %lld in flight, %.1f chunks/s%s", p->is_tty ? "\r\033[K" : "", (long long)done,
+            (long long)total, what, (long long)failed, (long long)active, rate, p->is_tty ? "" : "\n");
     fflush(p->out);
     p->last_us = now_us;
     p->last_chunks = chunks;

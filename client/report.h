@@ -13,8 +13,9 @@ struct progress {
     int64_t last_us, last_chunks;
 };
 
-/* Shows progress if it is time to. */
-void progress_show(struct progress *p, int64_t now_us, int64_t done, int64_t total, int64_t failed, int64_t active, int64_t chunks);
+/* Shows progress if it is time to; `what` is being counted: "requests". */
+void progress_show(struct progress *p, int64_t now_us, int64_t done, int64_t total, int64_t failed, int64_t active, int64_t chunks,
+                   const char *what);
 /* Ends the line that is being redrawn. */
 void progress_end(struct progress *p);
 

@@ -63,7 +63,7 @@ static enum status apply_file(struct config *c, const char *path, struct err *er
 
 /* Environment variables that other parts read. */
 static bool is_foreign_variable(const char *variable) {
-    static const char *const names[] = {"TALLY_ISA=", "TALLY_BIN=", "TALLY_TEST_"};
+    static const char *const names[] = {"TALLY_ISA=", "TALLY_BIN=", "TALLY_TEST_", "TALLY_BENCH_"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(variable, names[i], strlen(names[i])) == 0) return true;
     return false;

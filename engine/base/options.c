@@ -127,6 +127,7 @@ static enum status unknown_flag(const struct option_table *t, const char *arg, c
 
 static void format_number(const struct option *o, double value, char *text, size_t n) {
     if (o->kind == OPTION_BYTES) bytes_format((int64_t)value, text, n);
+    else if (o->kind == OPTION_INT) snprintf(text, n, "%lld", (long long)value);
     else snprintf(text, n, "%.15g", value);
 }
 

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -132,6 +133,23 @@ class Serving(unittest.TestCase):
             self.assertRegex(ready, r"after_ms=\d+ ")
             self.assertEqual(server.get("/health")[0], 200)
             self.assertEqual(server.stop(), 0)
+
+    def test_a_second_signal_cuts_the_drain_short(self):
+        with Server("--memory-budget", "600MiB", "--drain-timeout", "3600") as server:
+            model = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
+            body = json.dumps({"model": model, "prompt": [5, 6, 7], "max_tokens": 8000, "stream": True, "ignore_eos": True}).encode()
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                               b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                received = b""
+                while b"data: " not in received:  # it is running
+                    received += client.recv(4096)
+                server.process.send_signal(signal.SIGTERM)
+                while not any(" draining " in line for line in server.lines):
+                    self.assertTrue(client.recv(4096))  # and goes on while the server drains
+                self.assertIsNone(server.process.poll())
+                server.process.send_signal(signal.SIGINT)
+                self.assertEqual(server.process.wait(60), 0)
 
     def test_a_port_in_use_is_a_failure_at_run_time(self):
         with socket.socket() as taken:

@@ -153,6 +153,24 @@ static void a_late_client_is_told(void **state) {
     summary_free(&s);
 }
 
+static void progress_is_shown_when_it_is_time(void **state) {
+    char *text = NULL;
+    size_t n = 0;
+    struct progress p = {.out = open_memstream(&text, &n), .last_us = 1000000};
+    progress_show(&p, 2000000, 1, 10, 0, 4, 50, "requests");
+    fflush(p.out);
+    assert_int_equal(n, 0);
+    progress_show(&p, 6000000, 3, 10, 1, 4, 500, "requests");
+    progress_show(&p, 6100000, 4, 10, 1, 4, 510, "requests");
+    progress_end(&p);
+    fclose(p.out);
+    assert_string_equal(text, "3/10 requests done, 1 failed, 4 in flight, 100.0 chunks/s\n");
+    free(text);
+    p = (struct progress){.out = NULL};
+    progress_show(&p, 9000000, 1, 1, 0, 0, 0, "requests");
+    progress_end(&p);
+}
+
 static void words_of_a_server_cannot_drive_a_terminal(void **state) {
     char escape[] = "bad \033[2J\r\n\x7f.", latin[] = "caf\xe9", utf8[] = "caf\xc3\xa9";
     target_scrub(escape);
@@ -173,6 +191,7 @@ int main(void) {
         cmocka_unit_test(the_json_has_the_keys_that_others_read),
         cmocka_unit_test(an_empty_run_divides_by_nothing),
         cmocka_unit_test(a_late_client_is_told),
+        cmocka_unit_test(progress_is_shown_when_it_is_time),
         cmocka_unit_test(words_of_a_server_cannot_drive_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
