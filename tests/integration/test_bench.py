@@ -37,8 +37,10 @@ class FakeServer:
             started.set()
             await self.stopping.wait()
             server.close()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
         self.thread = threading.Thread(target=self.loop.run_until_complete, args=(run(),), daemon=True)
         self.thread.start()
@@ -48,6 +50,7 @@ class FakeServer:
     def __exit__(self, *_):
         self.loop.call_soon_threadsafe(self.stopping.set)
         self.thread.join(10)
+        self.loop.close()
 
     async def connection(self, reader, writer):
         self.connections += 1
@@ -64,7 +67,7 @@ class FakeServer:
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            writer.close()
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def answer(self, writer, status, text):
         writer.write(f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(text.encode())}\r\n\r\n"

@@ -32,6 +32,8 @@ static const struct { const char *stream, *events; } streams[] = {
     {"data:a\n\n", "a"},
     {"data:  a\n\n", " a"},
     {"data: a\ndata: b\n\n", "a\nb"},
+    {"data: a\r\ndata: b\r\n\r\n", "a\nb"},
+    {"data: a\rdata: b\r\r", "a\nb"},
     {"data: a\n\ndata: [DONE]\n\n", "a|[DONE]"},
     {": ping\n\ndata: a\n: ping\n\n", "a"},
     {"event: x\nid: 3\nretry: 10\ndata: a\n\n", "a"},
