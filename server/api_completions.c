@@ -359,6 +359,7 @@ enum status api_completions_parse(struct completion *c, const char *body, size_t
     enum status status = json_in_parse(body, n, &p.body, err);
     if (status == STATUS_OK) status = parse_all(&p);
     json_in_done(p.body);
+    if (status != STATUS_OK) c->n_prompts = c->n_choices = 0; /* what was counted was never carved */
     return status;
 }
 
