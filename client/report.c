@@ -43,11 +43,6 @@ static void row(FILE *out, const char *title, double value, int decimals) {
     fprintf(out, "%-40s %12.*f\n", title, decimals, value);
 }
 
-/* In the open loop a limit as high as the requests is none. */
-static bool is_limited(const struct bench_options *o) {
-    return o->rate <= 0 || o->concurrency < o->requests;
-}
-
 static double per_second(double count, const struct summary *s) {
     double duration = summary_duration_s(s);
     return duration > 0 ? count / duration : 0;
@@ -86,7 +81,7 @@ static void table_notes(struct summary *s, FILE *out) {
 void report_table(struct summary *s, const struct bench_options *o, const char *model, FILE *out) {
     fprintf(out, "%s, %s\n", o->url, model);
     if (o->rate > 0) row(out, "Request rate, Poisson (req/s):", o->rate, 2);
-    if (is_limited(o)) row(out, "Concurrency limit:", (double)o->concurrency, 0);
+    row(out, "Concurrency limit:", (double)o->concurrency, 0);
     row(out, "Peak concurrent requests:", (double)s->max_concurrent, 0);
     row(out, "Successful requests:", (double)s->outcomes[OUTCOME_OK], 0);
     table_failures(s, out);
@@ -150,7 +145,7 @@ static void set_load(json_t *object, const struct bench_options *o, const char *
     json_object_set_new(object, "num_prompts", json_integer(o->requests));
     json_object_set_new(object, "request_rate", o->rate > 0 ? json_real(o->rate) : json_string("inf"));
     json_object_set_new(object, "burstiness", json_real(1));
-    json_object_set_new(object, "max_concurrency", is_limited(o) ? json_integer(o->concurrency) : json_null());
+    json_object_set_new(object, "max_concurrency", json_integer(o->concurrency));
     json_object_set_new(object, "seed", json_integer(o->seed));
     json_object_set_new(object, "dataset", json_string(*o->prompts ? "file" : o->token_ids ? "random_tokens" : "random_words"));
     json_object_set_new(object, "input_len", *o->prompts ? json_null() : json_integer(o->input_tokens));

@@ -82,6 +82,5 @@ int main(int argc, char **argv) {
     if (pthread_create(&commands, NULL, read_commands, NULL) != 0) return 2;
     int rc = server_run(server);
     server_close(server);
-    fflush(NULL);
     _Exit(rc); /* the command thread waits in fgets */
 }

@@ -206,12 +206,12 @@ class Load(unittest.TestCase):
         self.assertEqual(result["completed"], 20)
         self.assertGreater(result["max_concurrent_requests"], 5)
         self.assertGreater(result["max_ttft_ms"], 350)
-        self.assertEqual((result["request_rate"], result["max_concurrency"]), (200, None))
+        self.assertEqual(result["request_rate"], 200)
 
     def test_a_concurrency_limit_does_not_hide_the_wait(self):
         with FakeServer(first_s=0.03) as server:
             result = bench_json(server.url, "--requests", "20", "--rate", "200", "--concurrency", "1", "--output-tokens", "1")
-        self.assertEqual((server.most_active, result["max_concurrency"]), (1, 1))
+        self.assertEqual(server.most_active, 1)
         self.assertGreater(result["max_e2el_ms"], 350)
 
     def test_warm_up_is_not_counted_and_has_its_own_prompts(self):
