@@ -16,10 +16,11 @@ static size_t emit(struct detokenizer *d, const char *in, size_t n, bool end, ch
     size_t tail = end ? 0 : utf8_incomplete_tail(all, n);
     for (size_t i = 0; i < n - tail;) {
         int length = utf8_decode(all + i, n - tail - i, NULL);
+        bool is_cut = !length && utf8_incomplete_tail(all + i, n - tail - i) == n - tail - i; /* one replacement for all of it */
         if (length) memcpy(out + w, all + i, (size_t)length);
         else memcpy(out + w, "\xef\xbf\xbd", 3);
         w += length ? (size_t)length : 3;
-        i += length ? (size_t)length : 1;
+        i += length ? (size_t)length : is_cut ? n - tail - i : 1;
     }
     memcpy(d->held, all + n - tail, tail);
     d->n_held = (int)tail;
