@@ -27,7 +27,12 @@
 #define TILE_VECS (KV_TILE_TOKENS / VEC_LANES)
 #define MICRO_KEYS (MICRO_VECS * VEC_LANES)
 #define CHUNK_TILES 4 /* at most AHEAD_TILES */
+/* Loops over registers: unrolled before the arrays they index become registers. */
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 4")
+#endif
 
 /* s[r·SCORE_STRIDE + key] for `rows` rows and `vecs` vectors of keys, both constants where this is inlined. */
 LANE_FN void scores_block(int rows, int vecs, float *s, const float *const *q, const uint16_t *const *keys,
