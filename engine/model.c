@@ -16,8 +16,9 @@
 
 size_t act_bytes(int n_tokens, int n_cols) {
     size_t n = (size_t)n_tokens, cols = (size_t)n_cols, groups = (cols + GROUP_COLS - 1) / GROUP_COLS;
-    return round_up(n * cols * sizeof(float), 64) + round_up(n * cols, 64) + 2 * round_up(n * groups * sizeof(float), 64) +
-           round_up(n * groups * sizeof(int32_t), 64);
+    return round_up(n * cols * sizeof(float), 64) + round_up(n * cols, 64) + round_up(n * cols * sizeof(int16_t), 64) +
+           3 * round_up(n * groups * sizeof(float), 64) + round_up(2 * n * groups * sizeof(float), 64) +
+           round_up(2 * n * groups * sizeof(int32_t), 64);
 }
 
 void act_alloc(struct act *a, struct ledger *ledger, enum ledger_line_id line, int n_tokens, int n_cols) {
@@ -25,9 +26,12 @@ void act_alloc(struct act *a, struct ledger *ledger, enum ledger_line_id line, i
     a->n_cols = n_cols;
     a->f = ledger_alloc(ledger, line, n * cols * sizeof(float));
     a->q = ledger_alloc(ledger, line, n * cols);
-    a->scale = ledger_alloc(ledger, line, n * groups * sizeof(float));
+    a->scale = ledger_alloc(ledger, line, 2 * n * groups * sizeof(float)); /* groups of 16 */
     a->sum = ledger_alloc(ledger, line, n * groups * sizeof(float));
-    a->zero = ledger_alloc(ledger, line, n * groups * sizeof(int32_t));
+    a->zero = ledger_alloc(ledger, line, 2 * n * groups * sizeof(int32_t));
+    a->wide = ledger_alloc(ledger, line, n * cols * sizeof(int16_t));
+    a->wide_scale = ledger_alloc(ledger, line, n * groups * sizeof(float));
+    a->wide_sum = ledger_alloc(ledger, line, n * groups * sizeof(float));
 }
 
 size_t model_activation_bytes(const struct model_desc *d, int max_batch_tokens) {

@@ -117,10 +117,14 @@ static const float *load_vector(struct loader *l, const struct gguf_tensor *t) {
     return to;
 }
 
+static unsigned kind_of(const struct model *m, enum wfmt fmt) {
+    if (m->options.activations == ACTIVATIONS_F32 || !wfmt_is_integer(fmt)) return ACT_F32;
+    return fmt == WFMT_INT4_G32 || fmt == WFMT_INT4_G32M ? ACT_INT8 : ACT_INT16;
+}
+
 static unsigned kinds_of(const struct model *m, const struct weight *matrices, int first, int last) {
     unsigned kinds = 0;
-    for (int i = first; i <= last; i++)
-        kinds |= m->options.activations == ACTIVATIONS_F32 || !wfmt_is_integer(matrices[i].fmt) ? ACT_F32 : ACT_INT8;
+    for (int i = first; i <= last; i++) kinds |= kind_of(m, matrices[i].fmt);
     return kinds;
 }
 

@@ -5,7 +5,9 @@
  *
  * Promise: a row of any result depends only on that row's inputs, never on how many rows came along or on the number of
  * threads, and every instruction set gives the same bits. The order of every float sum is part of the contract:
- *   linear     groups of 32 columns ascending; acc = fma(w_scale·x_scale, (float)dot, acc), then acc = fma(w_min, x_sum, acc);
+ *   linear     groups of 32 columns ascending. INT4 weights with INT8 activations: s = x_scale₀·(float)dot₀ of the group's first 16
+ *              columns, s = fma(x_scale₁, (float)dot₁, s) with its last 16, acc = fma(w_scale, s, acc); INT8 weights with INT16
+ *              activations: acc = fma(w_scale·x_scale, (float)dot, acc); with a minimum then acc = fma(w_min, x_sum, acc);
  *              float weights: columns ascending, acc = fma(w, x, acc). acc starts at 0; bias, then the residual, are added last.
  *   vectors    16 lanes, lane = index mod 16, then lanes i and i+8, i+4, i+2, i+1
  *   attention  q·k: dimensions ascending, one fma each; keys in segments of ATTENTION_SEGMENT positions counted from 0, each with
@@ -22,18 +24,24 @@
 
 #define ATTENTION_SEGMENT 256
 
-/* A linear layer's input. INT8: per group of 32 columns scale = amax/127 (F32), q = round to nearest even(x·(127/amax)),
- * sum = scale·(float)Σq, zero = −8·Σq; a group whose scale would not be a normal number (all zeros,
- * amax below 127·2^-126, infinite or NaN) is all zeros. */
+/* A linear layer's input.
+ *   INT8   per group of 16 columns scale = amax/127 (F32), q = round to nearest even(x·(127/amax)), zero = −8·Σq; per 32 columns
+ *          sum = fma(scale₁, Σq₁, scale₀·Σq₀). Groups of 16 lose half of what groups of 32 lose, for a seventh more time.
+ *   INT16  per group of 32 columns, 32767 for 127: with INT8 weights its products cost on AVX2 what INT8's do, and it is all but exact.
+ * An all-zero (or non-normal) amax gives zeros. */
+#define ACT_GROUP_COLS 16
 struct act {
     int n_cols;
     float *f;     /* [n_tokens, n_cols] */
     int8_t *q;    /* [n_tokens, n_cols]; n_cols % 32 = 0 */
-    float *scale; /* [n_tokens, n_cols/32] */
+    float *scale; /* [n_tokens, n_cols/16] */
     float *sum;   /* [n_tokens, n_cols/32] */
-    int32_t *zero; /* [n_tokens, n_cols/32]: what makes the dot with an unsigned nibble q that with q − 8 */
+    int32_t *zero; /* [n_tokens, n_cols/16]: what makes the dot with an unsigned nibble q that with q − 8 */
+    int16_t *wide;     /* [n_tokens, n_cols], each four columns in the order 0, 2, 1, 3, as products of pairs want them */
+    float *wide_scale; /* [n_tokens, n_cols/32] */
+    float *wide_sum;   /* [n_tokens, n_cols/32] */
 };
-enum act_kind { ACT_F32 = 1, ACT_INT8 = 2 }; /* which of the two an operation writes; a set of flags */
+enum act_kind { ACT_F32 = 1, ACT_INT8 = 2, ACT_INT16 = 4 }; /* which an operation writes; a set of flags */
 
 struct linear_job {
     const struct weight *w; /* [n_rows, x->n_cols] */

@@ -70,16 +70,30 @@ LANE_FN unsigned lanes_equal(lanes a, lanes b) {
            (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ)) << 8;
 }
 
-LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a, lanes b) {
-    __m256i i0 = _mm256_cvtps_epi32(a.low), i1 = _mm256_cvtps_epi32(a.high);
-    __m256i i2 = _mm256_cvtps_epi32(b.low), i3 = _mm256_cvtps_epi32(b.high);
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(i0, i1), _mm256_packs_epi32(i2, i3));
-    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((__m256i *)q, bytes);
-    __m256i eight = _mm256_add_epi32(_mm256_add_epi32(i0, i1), _mm256_add_epi32(i2, i3));
+LANE_FN int32_t sum_of_ints(__m256i eight) {
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a) {
+    __m256i i0 = _mm256_cvtps_epi32(a.low), i1 = _mm256_cvtps_epi32(a.high);
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(i0, i1), 0xd8);
+    _mm_storeu_si128((__m128i *)q, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    return sum_of_ints(_mm256_add_epi32(i0, i1));
+}
+
+LANE_FN __m256i words_of(__m256i low, __m256i high) { /* 16 words in order, then 0, 2, 1, 3 within each four */
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
+    return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+}
+
+LANE_FN int32_t lanes_store_int16(int16_t *q, lanes a, lanes b) {
+    __m256i i0 = _mm256_cvtps_epi32(a.low), i1 = _mm256_cvtps_epi32(a.high);
+    __m256i i2 = _mm256_cvtps_epi32(b.low), i3 = _mm256_cvtps_epi32(b.high);
+    _mm256_storeu_si256((__m256i *)q, words_of(i0, i1));
+    _mm256_storeu_si256((__m256i *)(q + 16), words_of(i2, i3));
+    return sum_of_ints(_mm256_add_epi32(_mm256_add_epi32(i0, i1), _mm256_add_epi32(i2, i3)));
 }
 
 typedef __m256 vec;

@@ -49,15 +49,28 @@ LANE_FN float lanes_first(lanes a) { return _mm_cvtss_f32(_mm256_castps256_ps128
 
 LANE_FN unsigned lanes_equal(lanes a, lanes b) { return (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 
-LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a, lanes b) {
-    __m512i i0 = _mm512_cvtps_epi32(a), i1 = _mm512_cvtps_epi32(b);
-    _mm_storeu_si128((__m128i *)q, _mm512_cvtsepi32_epi8(i0));
-    _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtsepi32_epi8(i1));
-    __m512i sums = _mm512_add_epi32(i0, i1);
-    __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
+LANE_FN int32_t sum_of_ints(__m512i sixteen) {
+    __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(sixteen), _mm512_extracti64x4_epi64(sixteen, 1));
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a) {
+    __m512i ints = _mm512_cvtps_epi32(a);
+    _mm_storeu_si128((__m128i *)q, _mm512_cvtsepi32_epi8(ints));
+    return sum_of_ints(ints);
+}
+
+LANE_FN __m256i words_of(__m512i ints) { /* 0, 2, 1, 3 within each four */
+    return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(_mm512_cvtsepi32_epi16(ints), 0xd8), 0xd8);
+}
+
+LANE_FN int32_t lanes_store_int16(int16_t *q, lanes a, lanes b) {
+    __m512i i0 = _mm512_cvtps_epi32(a), i1 = _mm512_cvtps_epi32(b);
+    _mm256_storeu_si256((__m256i *)q, words_of(i0));
+    _mm256_storeu_si256((__m256i *)(q + 16), words_of(i1));
+    return sum_of_ints(_mm512_add_epi32(i0, i1));
 }
 
 typedef lanes vec;

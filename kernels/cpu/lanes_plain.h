@@ -55,13 +55,27 @@ LANE_FN unsigned lanes_equal(lanes a, lanes b) {
     return mask;
 }
 
-/* Rounds a and b, all in [−127, 127], to nearest even into q[0..32); returns their sum. */
-LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a, lanes b) {
+/* Rounds a, all in [−127, 127], to nearest even into q[0..16); returns their sum. */
+LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a) {
     int32_t sum = 0;
-    for (int i = 0; i < 32; i++) {
-        float shifted = (i < 16 ? a.v[i] : b.v[i - 16]) + 0x1.8p23f;
+    for (int i = 0; i < 16; i++) {
+        float shifted = a.v[i] + 0x1.8p23f;
         int32_t n = (int32_t)(f32_bits(shifted) - 0x4b400000u);
         q[i] = (int8_t)n;
+        sum += n;
+    }
+    return sum;
+}
+
+/* The same for 32 values in [−32767, 32767], each four stored in the order 0, 2, 1, 3. */
+LANE_FN int32_t lanes_store_int16(int16_t *q, lanes a, lanes b) {
+    static const int from[4] = {0, 2, 1, 3};
+    int32_t sum = 0;
+    for (int i = 0; i < 32; i++) {
+        int at = i / 4 * 4 + from[i % 4];
+        float shifted = (at < 16 ? a.v[at] : b.v[at - 16]) + 0x1.8p23f;
+        int32_t n = (int32_t)(f32_bits(shifted) - 0x4b400000u);
+        q[i] = (int16_t)n;
         sum += n;
     }
     return sum;

@@ -1,10 +1,11 @@
 /* Linear layers with AVX-512 and VNNI.
  *
  * A panel's 16 rows are one register, one row per 32-bit lane with four columns in its bytes: `vpdpbusd` multiplies the four by four
- * broadcast activations and adds them to the lane, in 32 bits, without saturation. Its first operand is unsigned:
+ * broadcast activations and adds them to the lane, in 32 bits, without saturation:
  *
- *   INT4  nibbles are; 8 products a group of 32 columns, from 4 loads
- *   INT8  q + 128 is (one `vpxor`); the dot starts at −128·Σx, which x_zero = −8·Σx gives as 16·x_zero
+ *   INT4  its first operand is unsigned, as nibbles are; 8 products a group of 32 columns, from 4 loads
+ *   INT8  even and odd columns are widened to 16 bits by two shifts, shared by the tile's tokens, and met by pairs of INT16 activations in
+ *         `vpdpwssd`
  *   float 16 rows by 1 to 8 tokens, one fused multiply-add per column and token; exact integer weights become a block of 32 columns
  *         of floats first
  *
@@ -40,38 +41,77 @@ INLINE __m512i broadcast4(const int8_t *p) {
     return _mm512_set1_epi32(four);
 }
 
-/* The integer dots of a group on top of what sum [token] starts with. */
-INLINE void group_int4(__m512i sum[TILE_TOKENS], const uint8_t *w, const int8_t *x, size_t x_stride, int tokens) {
+/* The dots of a group's first and last 16 columns, its low nibbles and its high ones, on top of what sums [part][token] hold. */
+INLINE void group_int4(__m512i sum[2][TILE_TOKENS], const uint8_t *w, const int8_t *x, size_t x_stride, int tokens) {
     const __m512i low = _mm512_set1_epi8(15);
     UNROLL for (int i = 0; i < 4; i++) {
         __m512i both = _mm512_loadu_si512((const void *)(w + 64 * i));
         __m512i lo = _mm512_and_si512(both, low), hi = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
         UNROLL for (int t = 0; t < tokens; t++) {
             const int8_t *xt = x + (size_t)t * x_stride + 4 * i;
-            sum[t] = _mm512_dpbusd_epi32(sum[t], lo, broadcast4(xt));
-            sum[t] = _mm512_dpbusd_epi32(sum[t], hi, broadcast4(xt + 16));
+            sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], lo, broadcast4(xt));
+            sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], hi, broadcast4(xt + 16));
         }
     }
 }
 
-INLINE void group_int8(__m512i sum[TILE_TOKENS], const uint8_t *w, const int8_t *x, size_t x_stride, int tokens) {
-    const __m512i offset = _mm512_set1_epi8((char)0x80);
+INLINE __m512i broadcast_pair(const int16_t *p) {
+    int32_t two;
+    memcpy(&two, p, sizeof two);
+    return _mm512_set1_epi32(two);
+}
+
+INLINE void group_int8(__m512i sum[TILE_TOKENS], const uint8_t *w, const int16_t *x, size_t x_stride, int tokens) {
     UNROLL for (int i = 0; i < 8; i++) {
-        __m512i wide = _mm512_xor_si512(_mm512_loadu_si512((const void *)(w + 64 * i)), offset);
-        UNROLL for (int t = 0; t < tokens; t++)
-            sum[t] = _mm512_dpbusd_epi32(sum[t], wide, broadcast4(x + (size_t)t * x_stride + 4 * i));
+        __m512i both = _mm512_loadu_si512((const void *)(w + 64 * i));
+        __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(both, 8), 8), odd = _mm512_srai_epi16(both, 8);
+        UNROLL for (int t = 0; t < tokens; t++) {
+            const int16_t *xt = x + (size_t)t * x_stride + 4 * i;
+            sum[t] = _mm512_dpwssd_epi32(sum[t], even, broadcast_pair(xt));
+            sum[t] = _mm512_dpwssd_epi32(sum[t], odd, broadcast_pair(xt + 2));
+        }
     }
 }
 
-INLINE void integer_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
-    const bool int4 = fmt == WFMT_INT4_G32 || fmt == WFMT_INT4_G32M, min = fmt == WFMT_INT4_G32M || fmt == WFMT_INT8_G32M;
-    const size_t scales = int4 ? 256 : 512, group_bytes = scales + (min ? 64 : 32);
-    const size_t n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
-    const int32_t zero_factor = fmt == WFMT_INT4_G32 ? 1 : int4 ? 0 : 16;
+INLINE __m512i first_sum(enum wfmt fmt, const int32_t *x_zero) {
+    return fmt == WFMT_INT4_G32 ? _mm512_set1_epi32(*x_zero) : _mm512_setzero_si512();
+}
+
+INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
+    const bool min = fmt == WFMT_INT4_G32M;
+    const size_t group_bytes = 256 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
     const int8_t *x = tile->x->q + (size_t)tile->first_token * x_stride;
-    const float *x_scale = tile->x->scale + (size_t)tile->first_token * n_groups;
+    const float *x_scale = tile->x->scale + (size_t)tile->first_token * n_groups * 2;
     const float *x_sum = tile->x->sum + (size_t)tile->first_token * n_groups;
-    const int32_t *x_zero = tile->x->zero + (size_t)tile->first_token * n_groups;
+    const int32_t *x_zero = tile->x->zero + (size_t)tile->first_token * n_groups * 2;
+    const uint8_t *w = tile->panel;
+    __m512 acc[TILE_TOKENS];
+    UNROLL for (int t = 0; t < tokens; t++) acc[t] = _mm512_setzero_ps();
+
+    for (size_t g = 0; g < n_groups; g++, w += group_bytes, x += GROUP_COLS) {
+        __m512i sum[2][TILE_TOKENS];
+        if (tokens == 1) UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
+        UNROLL for (int t = 0; t < tokens; t++)
+            UNROLL for (int part = 0; part < 2; part++) sum[part][t] = first_sum(fmt, &x_zero[((size_t)t * n_groups + g) * 2 + (size_t)part]);
+        group_int4(sum, w, x, x_stride, tokens);
+        __m512 w_scale = f16_to_f32x16(w + 256), w_min = min ? f16_to_f32x16(w + 288) : _mm512_setzero_ps();
+        UNROLL for (int t = 0; t < tokens; t++) {
+            size_t at = (size_t)t * n_groups + g;
+            __m512 s = _mm512_mul_ps(_mm512_set1_ps(x_scale[2 * at]), _mm512_cvtepi32_ps(sum[0][t]));
+            s = _mm512_fmadd_ps(_mm512_set1_ps(x_scale[2 * at + 1]), _mm512_cvtepi32_ps(sum[1][t]), s);
+            acc[t] = _mm512_fmadd_ps(w_scale, s, acc[t]);
+            if (min) acc[t] = _mm512_fmadd_ps(w_min, _mm512_set1_ps(x_sum[at]), acc[t]);
+        }
+    }
+    UNROLL for (int t = 0; t < tokens; t++) _mm512_storeu_ps(tile->out[t], acc[t]);
+}
+
+INLINE void int8_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
+    const bool min = fmt == WFMT_INT8_G32M;
+    const size_t group_bytes = 512 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
+    const int16_t *x = tile->x->wide + (size_t)tile->first_token * x_stride;
+    const float *x_scale = tile->x->wide_scale + (size_t)tile->first_token * n_groups;
+    const float *x_sum = tile->x->wide_sum + (size_t)tile->first_token * n_groups;
     const uint8_t *w = tile->panel;
     __m512 acc[TILE_TOKENS];
     UNROLL for (int t = 0; t < tokens; t++) acc[t] = _mm512_setzero_ps();
@@ -79,11 +119,9 @@ INLINE void integer_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
     for (size_t g = 0; g < n_groups; g++, w += group_bytes, x += GROUP_COLS) {
         __m512i sum[TILE_TOKENS];
         if (tokens == 1) UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
-        UNROLL for (int t = 0; t < tokens; t++)
-            sum[t] = zero_factor ? _mm512_set1_epi32(zero_factor * x_zero[(size_t)t * n_groups + g]) : _mm512_setzero_si512();
-        if (int4) group_int4(sum, w, x, x_stride, tokens);
-        else group_int8(sum, w, x, x_stride, tokens);
-        __m512 w_scale = f16_to_f32x16(w + scales), w_min = min ? f16_to_f32x16(w + scales + 32) : _mm512_setzero_ps();
+        UNROLL for (int t = 0; t < tokens; t++) sum[t] = _mm512_setzero_si512();
+        group_int8(sum, w, x, x_stride, tokens);
+        __m512 w_scale = f16_to_f32x16(w + 512), w_min = min ? f16_to_f32x16(w + 544) : _mm512_setzero_ps();
         UNROLL for (int t = 0; t < tokens; t++) {
             size_t at = (size_t)t * n_groups + g;
             __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x_scale[at]));
@@ -150,10 +188,10 @@ typedef void tile_fn(const struct tile *tile);
 /* Tiles of 1 to 4 tokens, and of 8; 5 to 7 are 4 and a rest. */
 #define TILE(kind, fmt, n) static void fmt##_##kind##_##n(const struct tile *tile) { kind##_tile(tile, WFMT_##fmt, n); }
 #define TILES(kind, fmt) TILE(kind, fmt, 1) TILE(kind, fmt, 2) TILE(kind, fmt, 3) TILE(kind, fmt, 4) TILE(kind, fmt, 8)
-TILES(integer, INT4_G32)
-TILES(integer, INT4_G32M)
-TILES(integer, INT8_G32)
-TILES(integer, INT8_G32M)
+TILES(int4, INT4_G32)
+TILES(int4, INT4_G32M)
+TILES(int8, INT8_G32)
+TILES(int8, INT8_G32M)
 TILES(float, F32)
 TILES(float, F16)
 TILES(float, BF16)
@@ -164,8 +202,8 @@ TILES(float, INT8_G32M)
 
 #define ROW(kind, fmt) \
     [WFMT_##fmt] = {[1] = fmt##_##kind##_1, [2] = fmt##_##kind##_2, [3] = fmt##_##kind##_3, [4] = fmt##_##kind##_4, [8] = fmt##_##kind##_8}
-static tile_fn *const integer_tiles[WFMT_COUNT][TILE_TOKENS + 1] = {ROW(integer, INT4_G32), ROW(integer, INT4_G32M),
-                                                                    ROW(integer, INT8_G32), ROW(integer, INT8_G32M)};
+static tile_fn *const integer_tiles[WFMT_COUNT][TILE_TOKENS + 1] = {ROW(int4, INT4_G32), ROW(int4, INT4_G32M),
+                                                                    ROW(int8, INT8_G32), ROW(int8, INT8_G32M)};
 static tile_fn *const float_tiles[WFMT_COUNT][TILE_TOKENS + 1] = {
     ROW(float, F32),      ROW(float, F16),       ROW(float, BF16),     ROW(float, INT4_G32),
     ROW(float, INT4_G32M), ROW(float, INT8_G32), ROW(float, INT8_G32M)};

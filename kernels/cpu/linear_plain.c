@@ -1,11 +1,13 @@
 /* Linear layers in plain C: the specification that every other version must match bit for bit.
  *
- * One token and one panel of 16 rows at a time, in the order of sums of kernels/backend.h. Integer weights with INT8 activations:
+ * One token and one panel of 16 rows at a time, in the order of sums of kernels/backend.h. INT4 weights with INT8 activations, INT8 weights with INT16:
  *
- *     dot[r] = Σ over the 32 columns of a group of q[r][c]·x[c], exact in 32 bits (at most 32·128·127)
- *     acc[r] = fma(w_scale[r]·x_scale, dot[r], acc[r]), then in formats with a minimum acc[r] = fma(w_min[r], x_sum, acc[r])
+ *     INT4   dot₀[r], dot₁[r] = Σ q[r][c]·x[c] over the first and the last 16 columns of a group, exact in 32 bits
+ *            s = x_scale₀·dot₀[r], s = fma(x_scale₁, dot₁[r], s), acc[r] = fma(w_scale[r], s, acc[r])
+ *     INT8   dot[r] over the 32 columns, at most 32·128·32767: acc[r] = fma(w_scale[r]·x_scale, dot[r], acc[r])
+ *     and in formats with a minimum acc[r] = fma(w_min[r], x_sum, acc[r])
  *
- * where an INT4_G32 nibble stands for q − 8: its dot starts at x_zero = −8·Σx. Float weights, and integer ones when asked to be exact:
+ * where an INT4_G32 nibble stands for q − 8: its dots start at x_zero = −8·Σx. Float weights, and integer ones when asked to be exact:
  * acc[r] = fma(value[r][c], x[c], acc[r]), columns ascending, with the values of weight_row_f32. */
 #include "kernels/cpu/linear.h"
 
@@ -41,23 +43,49 @@ static void group_column(int q[PANEL_ROWS], const uint8_t *group, bool int4, int
     }
 }
 
+/* Where INT16 activations keep column c: fours in the order 0, 2, 1, 3, which is its own inverse. */
+static int wide_index(int c) {
+    return c % 4 == 1 ? c + 1 : c % 4 == 2 ? c - 1 : c;
+}
+
+static void int4_group(float acc[PANEL_ROWS], enum wfmt fmt, const uint8_t *group, const struct act *x, int64_t g) {
+    const int8_t *xq = x->q + g * GROUP_COLS;
+    int32_t dot[2][PANEL_ROWS];
+    int q[PANEL_ROWS];
+    for (int half = 0; half < 2; half++) {
+        for (int r = 0; r < PANEL_ROWS; r++) dot[half][r] = fmt == WFMT_INT4_G32 ? x->zero[2 * g + half] : 0;
+        for (int c = half * ACT_GROUP_COLS; c < (half + 1) * ACT_GROUP_COLS; c++) {
+            group_column(q, group, true, c);
+            for (int r = 0; r < PANEL_ROWS; r++) dot[half][r] += q[r] * xq[c];
+        }
+    }
+    for (int r = 0; r < PANEL_ROWS; r++) {
+        float s = x->scale[2 * g] * (float)dot[0][r];
+        s = fmaf(x->scale[2 * g + 1], (float)dot[1][r], s);
+        acc[r] = fmaf(f16_at(group + 256 + 2 * r), s, acc[r]);
+        if (has_min(fmt)) acc[r] = fmaf(f16_at(group + 288 + 2 * r), x->sum[g], acc[r]);
+    }
+}
+
+static void int8_group(float acc[PANEL_ROWS], enum wfmt fmt, const uint8_t *group, const struct act *x, int64_t g) {
+    const int16_t *xq = x->wide + g * GROUP_COLS;
+    int32_t dot[PANEL_ROWS] = {0};
+    int q[PANEL_ROWS];
+    for (int c = 0; c < GROUP_COLS; c++) {
+        group_column(q, group, false, c);
+        for (int r = 0; r < PANEL_ROWS; r++) dot[r] += q[r] * xq[wide_index(c)];
+    }
+    for (int r = 0; r < PANEL_ROWS; r++) {
+        acc[r] = fmaf(f16_at(group + 512 + 2 * r) * x->wide_scale[g], (float)dot[r], acc[r]);
+        if (has_min(fmt)) acc[r] = fmaf(f16_at(group + 544 + 2 * r), x->wide_sum[g], acc[r]);
+    }
+}
+
 static void integer_panel(float acc[PANEL_ROWS], const struct weight *w, const uint8_t *panel, const struct act *x, int token) {
-    bool int4 = is_int4(w->fmt);
-    int n_groups = w->n_cols / GROUP_COLS;
-    const int8_t *xq = x->q + (int64_t)token * w->n_cols;
-    int64_t first = (int64_t)token * n_groups;
-    for (int g = 0; g < n_groups; g++, panel += wfmt_group_bytes(w->fmt)) {
-        int32_t start = w->fmt == WFMT_INT4_G32 ? x->zero[first + g] : 0, dot[PANEL_ROWS], q[PANEL_ROWS];
-        for (int r = 0; r < PANEL_ROWS; r++) dot[r] = start;
-        for (int c = 0; c < GROUP_COLS; c++) {
-            group_column(q, panel, int4, c);
-            for (int r = 0; r < PANEL_ROWS; r++) dot[r] += q[r] * xq[g * GROUP_COLS + c];
-        }
-        const uint8_t *scales = panel + (int4 ? 256 : 512), *minima = scales + 32;
-        for (int r = 0; r < PANEL_ROWS; r++) {
-            acc[r] = fmaf(f16_at(scales + 2 * r) * x->scale[first + g], (float)dot[r], acc[r]);
-            if (has_min(w->fmt)) acc[r] = fmaf(f16_at(minima + 2 * r), x->sum[first + g], acc[r]);
-        }
+    int64_t n_groups = w->n_cols / GROUP_COLS, first = token * n_groups;
+    for (int64_t g = first; g < first + n_groups; g++, panel += wfmt_group_bytes(w->fmt)) {
+        if (is_int4(w->fmt)) int4_group(acc, w->fmt, panel, x, g);
+        else int8_group(acc, w->fmt, panel, x, g);
     }
 }
 

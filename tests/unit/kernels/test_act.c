@@ -28,7 +28,8 @@ static void check_gated(enum gate_kind kind, int n_tokens, int n_cols, unsigned 
         double exact = gate(kind, (double)g[i]) * (double)u[i];
         assert_true(fabs((double)plain.a.f[i] - exact) <= 2e-6 * fabs(exact) + 1e-7 * fabs((double)u[i]));
     }
-    if (kinds == (ACT_F32 | ACT_INT8)) assert_int8_follows_from_f32(&plain);
+    if (kinds & ACT_F32 && kinds & ACT_INT8) assert_int8_follows_from_f32(&plain);
+    if (kinds & ACT_F32 && kinds & ACT_INT16) assert_int16_follows_from_f32(&plain);
     free_act(&plain);
     free(g), free(u);
 }
@@ -36,8 +37,8 @@ static void check_gated(enum gate_kind kind, int n_tokens, int n_cols, unsigned 
 static void gates_are_right_and_the_same_on_every_instruction_set(void **test) {
     random_seed(21);
     for (int kind = GATE_SILU; kind <= GATE_GELU_TANH; kind++) {
-        check_gated(kind, 3, 1536, ACT_F32 | ACT_INT8, 1);
-        check_gated(kind, 60, 96, ACT_F32 | ACT_INT8, 2);
+        check_gated(kind, 3, 1536, ACT_F32 | ACT_INT8 | ACT_INT16, 1);
+        check_gated(kind, 60, 96, ACT_F32 | ACT_INT8 | ACT_INT16, 2);
         check_gated(kind, 1, 4864, ACT_INT8, 2);
         check_gated(kind, 7, 50, ACT_F32, 1);
         check_gated(kind, 2, 1, ACT_F32, 1);
@@ -67,13 +68,14 @@ static void check_quantize(float *x, int n_tokens, int n_cols, int n_threads) {
     for (int n_variants = find_variants(variants), v = 0; v < n_variants; v++) {
         struct act_rows y = make_act(n_tokens, n_cols);
         struct test_backend *b = open_backend(variants[v].ops, &options);
-        b->cpu.ops.quantize(&b->cpu.ops, v ? &y.a : &plain.a, ACT_F32 | ACT_INT8, x, n_tokens);
-        if (v) assert_act_equal(&plain, &y, ACT_F32 | ACT_INT8);
+        b->cpu.ops.quantize(&b->cpu.ops, v ? &y.a : &plain.a, ACT_F32 | ACT_INT8 | ACT_INT16, x, n_tokens);
+        if (v) assert_act_equal(&plain, &y, ACT_F32 | ACT_INT8 | ACT_INT16);
         close_backend(b);
         free_act(&y);
     }
     assert_memory_equal(plain.a.f, x, (size_t)(n_tokens * n_cols) * sizeof(float));
     assert_int8_follows_from_f32(&plain);
+    assert_int16_follows_from_f32(&plain);
     free_act(&plain);
 }
 
@@ -105,7 +107,7 @@ static void quantize_gives_zeros_where_there_is_no_scale(void **test) {
             x[random_int(0, 31)] = ends[e];
             variants[v].ops->quantize(&y.a, ACT_INT8, x, 0, 1);
             for (int i = 0; i < 32; i++) assert_int_equal(y.a.q[i], 0);
-            assert_true(y.a.scale[0] == 0 && y.a.sum[0] == 0 && y.a.zero[0] == 0);
+            assert_true(y.a.scale[0] == 0 && y.a.sum[0] == 0 && y.a.zero[0] == 0 && y.a.zero[1] == 0);
             free_act(&y);
         }
 }

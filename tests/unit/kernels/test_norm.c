@@ -38,7 +38,8 @@ static void check(int n_tokens, int n_cols, unsigned kinds, int n_threads, float
         free_act(&y);
     }
     if (kinds & ACT_F32) assert_close_to_exact(&plain, x, w, (double)1e-5f);
-    if (kinds == (ACT_F32 | ACT_INT8)) assert_int8_follows_from_f32(&plain);
+    if (kinds & ACT_F32 && kinds & ACT_INT8) assert_int8_follows_from_f32(&plain);
+    if (kinds & ACT_F32 && kinds & ACT_INT16) assert_int16_follows_from_f32(&plain);
     free_act(&plain);
     free(x), free(w);
 }
@@ -46,9 +47,9 @@ static void check(int n_tokens, int n_cols, unsigned kinds, int n_threads, float
 static void it_is_right_and_the_same_on_every_instruction_set(void **test) {
     random_seed(11);
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        check(3, columns[i], ACT_F32 | ACT_INT8, 1, 1);
+        check(3, columns[i], ACT_F32 | ACT_INT8 | ACT_INT16, 1, 1);
         check(1, columns[i], ACT_INT8, 2, 20);
-        check(100, columns[i], ACT_F32 | ACT_INT8, 3, 0.01f);
+        check(100, columns[i], ACT_F32 | ACT_INT8 | ACT_INT16, 3, 0.01f);
     }
     for (size_t i = 0; i < sizeof odd_columns / sizeof *odd_columns; i++) check(5, odd_columns[i], ACT_F32, 2, 1);
 }
@@ -63,12 +64,13 @@ static void a_row_does_not_depend_on_its_company(void **test) {
     struct test_backend *b = open_backend(ops, &options);
     struct act_rows all = make_act(N, COLS), one = make_act(1, COLS);
     float *x = random_vector((size_t)N * COLS), *w = norm_weight(COLS);
-    b->cpu.ops.rms_norm(&b->cpu.ops, &all.a, ACT_F32 | ACT_INT8, x, w, 1e-6f, N);
+    b->cpu.ops.rms_norm(&b->cpu.ops, &all.a, ACT_F32 | ACT_INT8 | ACT_INT16, x, w, 1e-6f, N);
     for (int t = 0; t < N; t++) {
-        b->cpu.ops.rms_norm(&b->cpu.ops, &one.a, ACT_F32 | ACT_INT8, x + t * COLS, w, 1e-6f, 1);
+        b->cpu.ops.rms_norm(&b->cpu.ops, &one.a, ACT_F32 | ACT_INT8 | ACT_INT16, x + t * COLS, w, 1e-6f, 1);
         assert_memory_equal(one.a.f, all.a.f + t * COLS, COLS * sizeof(float));
         assert_memory_equal(one.a.q, all.a.q + t * COLS, COLS);
-        assert_memory_equal(one.a.zero, all.a.zero + t * (COLS / 32), COLS / 32 * sizeof(int32_t));
+        assert_memory_equal(one.a.zero, all.a.zero + t * (COLS / 16), COLS / 16 * sizeof(int32_t));
+        assert_memory_equal(one.a.wide, all.a.wide + t * COLS, COLS * sizeof(int16_t));
     }
     close_backend(b);
     free_act(&all), free_act(&one);
@@ -81,7 +83,7 @@ static void a_row_of_zeros_stays_zeros(void **test) {
     for (int i = 0; i < 64; i++) w[i] = 2;
     for (int n = find_variants(variants), v = 0; v < n; v++) {
         struct act_rows y = make_act(1, 64);
-        variants[v].ops->rms_norm(&y.a, ACT_F32 | ACT_INT8, x, w, 1e-5f, 0, 1);
+        variants[v].ops->rms_norm(&y.a, ACT_F32 | ACT_INT8 | ACT_INT16, x, w, 1e-5f, 0, 1);
         for (int i = 0; i < 64; i++) assert_true(y.a.f[i] == 0 && y.a.q[i] == 0);
         assert_true(y.a.scale[0] == 0 && y.a.scale[1] == 0 && y.a.sum[1] == 0 && y.a.zero[1] == 0);
         free_act(&y);
