@@ -1,7 +1,13 @@
-/* A character at which nothing before it can change starts a run: ASCII, and letters that are no part of a Hangul syllable. Runs are
- * decomposed, reordered and composed by utf8proc; most texts are ASCII, which is copied. */
+/* NFC in pieces: a text is cut into runs, and utf8proc decomposes, reorders and composes each on a stack buffer.
+ *
+ * A run begins at a character that never composes with, or is reordered before, what precedes it, so the runs' normal forms joined
+ * are the text's. What does so are marks (Mn, Mc, Me), Hangul's conjoining vowels and finals, and, since Unicode 16, Kirat Rai's vowel
+ * signs; everything else begins a run. So a run is a base and its marks, a few characters in any language, and only a made-up text has
+ * one that must be cut (NORMALIZER_RUN). Most texts are ASCII, which is copied; the last ASCII character before another is the base of
+ * what follows. */
 #include "engine/normalizer.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -9,13 +15,12 @@
 
 #define MAX_DECOMPOSED 4 /* code points that one becomes at most, canonically */
 
-static int starts_run(uint32_t c) {
-    if (c < 0x80) return 1;
-    if (c >= 0x1100 && c <= 0x11ff) return 0; /* conjoining jamo */
-    const utf8proc_property_t *p = utf8proc_get_property((utf8proc_int32_t)c);
+static bool starts_run(uint32_t c) {
+    if (c < 0x300) return true;
+    if ((c >= 0x1160 && c <= 0x11ff) || (c >= 0x16d63 && c <= 0x16d6a)) return false;
     utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
-    return p->combining_class == 0 && (k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT ||
-                                       k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_LO);
+    return k != UTF8PROC_CATEGORY_MN && k != UTF8PROC_CATEGORY_MC && k != UTF8PROC_CATEGORY_ME &&
+           utf8proc_get_property((utf8proc_int32_t)c)->combining_class == 0;
 }
 
 /* Bytes of the run at text[0..n): up to where the next begins. */
@@ -33,8 +38,8 @@ static size_t run_bytes(const char *text, size_t n) {
 static size_t normalize_run(const char *text, size_t n, char *out, size_t max) {
     utf8proc_int32_t buffer[NORMALIZER_RUN * MAX_DECOMPOSED + 1];
     utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-    utf8proc_ssize_t count =
-        utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, buffer, NORMALIZER_RUN * MAX_DECOMPOSED, options);
+    utf8proc_ssize_t count = utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, buffer,
+                                                NORMALIZER_RUN * MAX_DECOMPOSED, options);
     if (count < 0 || count > NORMALIZER_RUN * MAX_DECOMPOSED) return (size_t)-1;
     count = utf8proc_normalize_utf32(buffer, count, options);
     size_t used = 0;
