@@ -334,6 +334,47 @@ class Refusals(Case):
         self.assertEqual(self.server.get("/health", headers="X-Big: " + "a" * 40000 + "\r\n")[0], 431)
 
 
+class UnderLoad(Case):
+    """With an engine that runs by itself: what is seen from outside only."""
+
+    def wait_idle(self):
+        deadline = time.monotonic() + 20
+        while self.server.metric("tally_requests_running") or self.server.metric("tally_request_memory_used_bytes"):
+            self.assertLess(time.monotonic(), deadline, "something is still held")
+        return time.monotonic()
+
+    def test_a_client_that_leaves_mid_stream_frees_its_sequence_and_memory(self):
+        start = time.monotonic()
+        kept = Stream(self.server, prompt="Once upon a time", max_tokens=40, ignore_eos=True)
+        leavers = [Stream(self.server, prompt="Once upon a time", max_tokens=3000, ignore_eos=True) for _ in range(3)]
+        for stream in leavers:
+            self.assertEqual(stream.begin(), 200)
+            stream.close()
+        self.assertEqual(kept.begin(), 200)
+        self.assertTrue(kept.rest().endswith("data: [DONE]\n\n"))
+        kept.close()
+        self.wait_idle()
+        generated = self.server.metric("tally_generated_tokens_total")
+        self.server.get("/health")
+        self.assertEqual(self.server.metric("tally_generated_tokens_total"), generated)
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_health_answers_during_prefill_and_decode(self):
+        streams = [Stream(self.server, prompt="word " * 900, max_tokens=30, ignore_eos=True) for _ in range(4)]
+        times = []
+        for _ in range(100):
+            start = time.monotonic()
+            self.assertEqual(self.server.get("/health")[0], 200)
+            times.append(time.monotonic() - start)
+        times.sort()
+        print(f"/health under load: p50 {times[50] * 1000:.2f} ms, p99 {times[98] * 1000:.2f} ms", file=sys.stderr)
+        self.assertLess(times[50], 0.05)
+        for stream in streams:
+            stream.begin()
+            self.assertTrue(stream.rest().endswith("data: [DONE]\n\n"))
+            stream.close()
+
+
 @fake_only
 class FakeText(Case):
     flags = ("--bos", 1)

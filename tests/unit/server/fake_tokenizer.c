@@ -94,3 +94,8 @@ enum status tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch
     *n_ids = (size_t)fake_encode(text, n, flags, ids, (int)max_ids);
     return *n_ids > max_ids ? err_set(err, STATUS_TOO_LARGE, "too many tokens") : STATUS_OK;
 }
+
+/* The detokenizer is the real one and asks this of its tokenizer. */
+bool tokenizer_drops_first_space(const struct tokenizer *t) {
+    return false;
+}

@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "fake_detokenizer.c"
 #include "fake_engine.c"
 #include "fake_tokenizer.c"
 
