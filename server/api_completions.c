@@ -1,5 +1,6 @@
-/* See api_completions.h. The order: types and ranges of every field, prompts to token ids, the context's limit, then the price in memory
- * and the run that holds it all. A field that would change the answer but is not served yet is refused unless neutral. */
+/* See api_completions.h. The order: types and ranges of every field, prompts to token ids, the context's limit, then the price
+ * in memory and the run that holds it all. A field that would change the answer but is not served yet is refused unless
+ * neutral. */
 #include "server/api_completions.h"
 
 #include <limits.h>
@@ -21,9 +22,15 @@ struct parse {
     const struct prep_bench *bench;
     const struct api_limits *limits;
     struct err *err;
-    size_t n_ids;                                            /* in bench->ids, of all prompts */
-    struct { size_t start, n; bool hides_bos; } prompts[MAX_PROMPTS];
-    struct { const char *text; size_t n; } stops[MAX_STOPS]; /* within the document */
+    size_t n_ids; /* in bench->ids, of all prompts */
+    struct {
+        size_t start, n;
+        bool hides_bos;
+    } prompts[MAX_PROMPTS];
+    struct {
+        const char *text;
+        size_t n;
+    } stops[MAX_STOPS]; /* within the document */
 };
 
 static uint64_t random_u64(void) {
@@ -53,8 +60,13 @@ static enum status check_neutral_number(struct parse *p, const char *key, double
 }
 
 static enum status check_unsupported(struct parse *p) {
-    static const struct { const char *key; double neutral; } numbers[] = {
-        {"presence_penalty", 0}, {"frequency_penalty", 0}, {"repetition_penalty", 1},
+    static const struct {
+        const char *key;
+        double neutral;
+    } numbers[] = {
+        {"presence_penalty", 0},
+        {"frequency_penalty", 0},
+        {"repetition_penalty", 1},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         enum status status = check_neutral_number(p, numbers[i].key, numbers[i].neutral);
@@ -81,8 +93,11 @@ static enum status parse_sampling(struct parse *p) {
     if ((float)top_p <= 0) return err_set_param(err, STATUS_INVALID, "top_p", "top_p: must be more than 0 and at most 1");
     seed = (int64_t)random_u64();
     if ((status = json_in_int(p->body, "", "seed", INT64_MIN, INT64_MAX, &seed, err)) != STATUS_OK) return status;
-    p->c->sampling = (struct sampling){.temperature = (float)temperature, .top_p = (float)top_p, .min_p = (float)min_p,
-                                       .top_k = top_k < 0 ? 0 : (int)top_k, .seed = (uint64_t)seed};
+    p->c->sampling = (struct sampling){.temperature = (float)temperature,
+                                       .top_p = (float)top_p,
+                                       .min_p = (float)min_p,
+                                       .top_k = top_k < 0 ? 0 : (int)top_k,
+                                       .seed = (uint64_t)seed};
     return STATUS_OK;
 }
 
@@ -95,9 +110,11 @@ static enum status parse_counts(struct parse *p) {
     if ((status = json_in_int(p->body, "", "logprobs", 0, MAX_TOP_LOGPROBS, &logprobs, err)) != STATUS_OK) return status;
     best_of = n;
     if ((status = json_in_int(p->body, "", "best_of", 1, MAX_CHOICES, &best_of, err)) != STATUS_OK) return status;
-    if (best_of != n) return err_set_param(err, STATUS_UNSUPPORTED, "best_of", "best_of: only the value of n (%d) is supported", (int)n);
+    if (best_of != n)
+        return err_set_param(err, STATUS_UNSUPPORTED, "best_of", "best_of: only the value of n (%d) is supported", (int)n);
     if (max_tokens == 0 && !p->c->echo)
-        return err_set_param(err, STATUS_INVALID, "max_tokens", "max_tokens: must be at least 1; 0 is for echo, which is not asked");
+        return err_set_param(err, STATUS_INVALID, "max_tokens",
+                             "max_tokens: must be at least 1; 0 is for echo, which is not asked");
     p->c->n = (int)n;
     p->c->max_tokens = (int)max_tokens;
     p->c->n_logprobs = (int)logprobs;
@@ -114,8 +131,7 @@ static enum status parse_flags(struct parse *p) {
     if ((status = json_in_bool(p->body, "", "ignore_eos", &c->ignore_eos, err)) != STATUS_OK) return status;
     if ((status = json_in_object(p->body, "", "stream_options", &options, err)) != STATUS_OK) return status;
     if (!options) return STATUS_OK;
-    if (!c->stream)
-        return err_set_param(err, STATUS_INVALID, "stream_options", "stream_options: only with \"stream\": true");
+    if (!c->stream) return err_set_param(err, STATUS_INVALID, "stream_options", "stream_options: only with \"stream\": true");
     if ((status = json_in_bool(options, "stream_options", "include_usage", &c->include_usage, err)) != STATUS_OK) return status;
     return json_in_bool(options, "stream_options", "continuous_usage_stats", &c->continuous_usage, err);
 }
@@ -149,9 +165,10 @@ static enum status parse_stop(struct parse *p) {
 
 static enum status refuse_context(struct parse *p, size_t n_prompt) {
     int limit = p->limits->max_context, asked = p->c->max_tokens;
-    return err_set_param(p->err, STATUS_INVALID, n_prompt > (size_t)limit ? "prompt" : "max_tokens",
-                         "the prompt has %zu tokens and max_tokens asks for %d more: %zu together, and this server's context holds %d",
-                         n_prompt, asked, n_prompt + (size_t)asked, limit);
+    return err_set_param(
+        p->err, STATUS_INVALID, n_prompt > (size_t)limit ? "prompt" : "max_tokens",
+        "the prompt has %zu tokens and max_tokens asks for %d more: %zu together, and this server's context holds %d", n_prompt,
+        asked, n_prompt + (size_t)asked, limit);
 }
 
 /* Ends a prompt whose ids lie at the end of the bench. */
@@ -165,7 +182,8 @@ static enum status add_prompt(struct parse *p, size_t n, bool hides_bos) {
 }
 
 static enum status too_many_ids(struct parse *p, const char *name) {
-    return err_set_param(p->err, STATUS_INVALID, name, "%s: the prompts have more than %zu tokens together", name, p->bench->max_ids);
+    return err_set_param(p->err, STATUS_INVALID, name, "%s: the prompts have more than %zu tokens together", name,
+                         p->bench->max_ids);
 }
 
 static enum status text_prompt(struct parse *p, const char *name, const struct json_value *v) {
@@ -223,7 +241,8 @@ static enum status parse_prompts(struct parse *p) {
     enum json_kind first = json_in_kind(json_in_at(v, 0));
     if (first == JSON_KIND_INTEGER || first == JSON_KIND_REAL) return token_prompt(p, "prompt", v);
     if (json_in_count(v) > MAX_PROMPTS)
-        return err_set_param(p->err, STATUS_INVALID, "prompt", "prompt: at most %d prompts, not %zu", MAX_PROMPTS, json_in_count(v));
+        return err_set_param(p->err, STATUS_INVALID, "prompt", "prompt: at most %d prompts, not %zu", MAX_PROMPTS,
+                             json_in_count(v));
     for (size_t i = 0; i < json_in_count(v); i++) {
         char name[32];
         snprintf(name, sizeof name, "prompt[%zu]", i);
@@ -236,22 +255,26 @@ static enum status parse_prompts(struct parse *p) {
 /* Σ of pieces as arena_alloc rounds them. */
 static bool add_piece(size_t *total, size_t count, size_t each) {
     size_t bytes;
-    return checked_mul_size(count, each, &bytes) && bytes <= SIZE_MAX - 64 && checked_add_size(*total, round_up(bytes, 64), total);
+    return checked_mul_size(count, each, &bytes) && bytes <= SIZE_MAX - 64 &&
+           checked_add_size(*total, round_up(bytes, 64), total);
 }
 
 static bool price(const struct parse *p, size_t *total) {
     const struct completion *c = p->c;
-    size_t n_choices = (size_t)c->n_choices, tokens = (size_t)c->max_tokens, n_top = (size_t)completion_n_top(c), n_prompt = p->n_ids;
+    size_t n_choices = (size_t)c->n_choices, tokens = (size_t)c->max_tokens, n_top = (size_t)completion_n_top(c),
+           n_prompt = p->n_ids;
     bool ok = add_piece(total, (size_t)c->n_prompts, sizeof *c->prompts) && add_piece(total, n_choices, sizeof *c->choices) &&
               add_piece(total, n_prompt, sizeof(int32_t));
     size_t per_choice = 0, per_prompt = 0;
-    ok = ok && add_piece(&per_choice, tokens, sizeof(struct token_record)) && add_piece(&per_choice, tokens * n_top, sizeof(struct top_record));
+    ok = ok && add_piece(&per_choice, tokens, sizeof(struct token_record)) &&
+         add_piece(&per_choice, tokens * n_top, sizeof(struct top_record));
     ok = ok && add_piece(total, n_choices, per_choice);
     if (c->echo && c->n_logprobs >= 0)
         ok = ok && add_piece(&per_prompt, n_prompt, sizeof(struct token_record)) &&
              add_piece(&per_prompt, n_prompt * n_top, sizeof(struct top_record)) &&
              add_piece(&per_prompt, (size_t)c->n_prompts, 128) && add_piece(total, 1, per_prompt);
-    for (int i = 0; i < c->stops.n; i++) ok = ok && add_piece(total, p->stops[i].n + 1, 1) && add_piece(total, p->stops[i].n, 2);
+    for (int i = 0; i < c->stops.n; i++)
+        ok = ok && add_piece(total, p->stops[i].n + 1, 1) && add_piece(total, p->stops[i].n, 2);
     return ok;
 }
 
@@ -269,7 +292,8 @@ static void carve_prompts(struct parse *p, struct arena *arena) {
     memcpy(ids, p->bench->ids, p->n_ids * sizeof *ids);
     for (int i = 0; i < c->n_prompts; i++) {
         struct completion_prompt *prompt = &c->prompts[i];
-        *prompt = (struct completion_prompt){.ids = ids + p->prompts[i].start, .n = (int)p->prompts[i].n, .hides_bos = p->prompts[i].hides_bos};
+        *prompt = (struct completion_prompt){
+            .ids = ids + p->prompts[i].start, .n = (int)p->prompts[i].n, .hides_bos = p->prompts[i].hides_bos};
         if (!c->echo || c->n_logprobs < 0) continue;
         prompt->records = carve(arena, (size_t)prompt->n, sizeof *prompt->records);
         if (n_top) prompt->tops = carve(arena, (size_t)prompt->n * n_top, sizeof *prompt->tops);

@@ -20,8 +20,8 @@ struct api_limits {
     struct page_pool *memory;
 };
 
-/* Parses, checks and tokenizes body[0..n); on STATUS_OK c owns a run of limits->memory, given back by completion_free. On failure err
- * names the field and nothing is held. The bound memory of json_in is used. */
+/* Parses, checks and tokenizes body[0..n); on STATUS_OK c owns a run of limits->memory, given back by completion_free. On
+ * failure err names the field and nothing is held. The bound memory of json_in is used. */
 enum status api_completions_parse(struct completion *c, const char *body, size_t n, const struct prep_bench *bench,
                                   const struct api_limits *limits, struct err *err);
 void completion_free(struct completion *c, struct page_pool *memory);

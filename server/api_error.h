@@ -11,9 +11,10 @@ struct api_error {
 
 /* From one table over enum status. */
 const struct api_error *api_error_of(enum status status);
-/* The phrase of each HTTP status this server answers with is the library's; these are the codes, for counters. 0 ends the list. */
+/* The phrase of each HTTP status this server answers with is the library's; these are the codes, for counters. 0 ends the list.
+ * */
 extern const int api_error_http_codes[];
 
-/* Appends the error object. Bounded: err's texts are, and what does not fit is answered by the status's own text. `type` and `code`
- * come from the table unless `code` is given. */
+/* Appends the error object. Bounded: err's texts are, and what does not fit is answered by the status's own text. `type` and
+ * `code` come from the table unless `code` is given. */
 void api_error_write(struct json_out *o, const struct err *err, const char *code);

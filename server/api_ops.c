@@ -26,7 +26,8 @@ static void end_json(struct exchange *x, int http, struct json_out *o) {
 static bool is_stuck(struct server *server, struct engine_stats *stats) {
     engine_stats_read(server->engine, stats);
     if (stats->stuck && !server->is_stuck_logged)
-        log_event(LOG_ERROR, "engine_stuck", "running=%d waiting_blocks=%d waiting_seqs=%d waiting_tokens=%d blocks_used=%d blocks_total=%d steps=%llu",
+        log_event(LOG_ERROR, "engine_stuck",
+                  "running=%d waiting_blocks=%d waiting_seqs=%d waiting_tokens=%d blocks_used=%d blocks_total=%d steps=%llu",
                   stats->running, stats->waiting_capacity, stats->waiting_seqs, stats->waiting_tokens, stats->blocks_used,
                   stats->blocks_total, (unsigned long long)stats->steps);
     server->is_stuck_logged = stats->stuck;
@@ -47,13 +48,9 @@ static void answer_state(struct server *server, struct exchange *x, bool refuses
     end_json(x, stuck || (server->is_draining && refuses_when_draining) ? 503 : 200, &o);
 }
 
-void api_ops_health(struct server *server, struct exchange *x) {
-    answer_state(server, x, false);
-}
+void api_ops_health(struct server *server, struct exchange *x) { answer_state(server, x, false); }
 
-void api_ops_ready(struct server *server, struct exchange *x) {
-    answer_state(server, x, true);
-}
+void api_ops_ready(struct server *server, struct exchange *x) { answer_state(server, x, true); }
 
 void api_ops_version(struct server *server, struct exchange *x) {
     struct json_out o;

@@ -1,7 +1,8 @@
 /* See http.h. The only file that knows libmicrohttpd.
  *
- * The library runs in external epoll mode: it has no thread, the one in http_run calls it. Its own threads were rejected because in
- * them a client that leaves while its exchange is suspended is not noticed, and because resuming from another thread needs locks.
+ * The library runs in external epoll mode: it has no thread, the one in http_run calls it. Its own threads were rejected
+ * because in them a client that leaves while its exchange is suspended is not noticed, and because resuming from another thread
+ * needs locks.
  *
  *   a connection:   [ exchange 1 ] [ exchange 2 ] ...      one struct exchange a connection, used again for each
  *   an exchange:    headers → on_headers → body pieces → on_body → on_whole → route's handler ┬ answer at once
@@ -131,8 +132,9 @@ static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const ch
 
 /* Requests that two parsers could cut differently (request smuggling) are refused, and their connection closed. */
 static bool is_ambiguous(const struct header_counts *counts) {
-    return counts->content_length > 1 || counts->transfer_encoding > 1 || (counts->content_length && counts->transfer_encoding) ||
-           counts->is_strange_encoding || counts->host > 1 || counts->authorization > 1;
+    return counts->content_length > 1 || counts->transfer_encoding > 1 ||
+           (counts->content_length && counts->transfer_encoding) || counts->is_strange_encoding || counts->host > 1 ||
+           counts->authorization > 1;
 }
 
 static bool is_request_id(const char *text) {
@@ -160,7 +162,8 @@ static void check_headers(struct exchange *x, const char *method, const char *pa
     const char *allow;
     struct err err;
     if (is_ambiguous(counts)) {
-        err_set(&err, STATUS_INVALID, "headers: Content-Length, Transfer-Encoding, Host or Authorization is doubled or contradictory");
+        err_set(&err, STATUS_INVALID,
+                "headers: Content-Length, Transfer-Encoding, Host or Authorization is doubled or contradictory");
         x->answer.close = true;
         http_answer_error(x, &err);
         return;
@@ -168,7 +171,8 @@ static void check_headers(struct exchange *x, const char *method, const char *pa
     x->route = route_find(method, path, &allow);
     x->answer.allow = x->route ? NULL : allow;
     if (content_length && strtoull(content_length, NULL, 10) > options->max_body_bytes) {
-        err_set(&err, STATUS_TOO_LARGE, "body: %.20s bytes, and at most %zu are taken", content_length, options->max_body_bytes);
+        err_set(&err, STATUS_TOO_LARGE, "body: %.20s bytes, and at most %zu are taken", content_length,
+                options->max_body_bytes);
         x->answer.close = true;
         http_answer_error(x, &err);
     }
@@ -282,7 +286,8 @@ static struct MHD_Response *make_response(struct exchange *x) {
     else response = MHD_create_response_from_buffer_with_free_callback(answer->n, (void *)(uintptr_t)answer->data, NULL);
     if (!response) return NULL;
     bool ok = add_header(response, "X-Request-Id", x->id) && add_header(response, "Content-Type", answer->content_type) &&
-              add_header(response, "Allow", answer->allow) && add_header(response, "Retry-After", answer->retry_after ? RETRY_AFTER_S : NULL) &&
+              add_header(response, "Allow", answer->allow) &&
+              add_header(response, "Retry-After", answer->retry_after ? RETRY_AFTER_S : NULL) &&
               add_header(response, "Connection", answer->close || x->server->is_draining ? "close" : NULL) &&
               add_header(response, "Cache-Control", answer->is_stream ? "no-cache" : NULL) &&
               add_header(response, "X-Accel-Buffering", answer->is_stream ? "no" : NULL);
@@ -301,8 +306,8 @@ static enum MHD_Result queue_answer(struct exchange *x) {
 
 /* ---- The library's callbacks. ---- */
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path, const char *method, const char *version,
-                                  const char *data, size_t *n_data, void **state) {
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *path, const char *method,
+                                  const char *version, const char *data, size_t *n_data, void **state) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct exchange *x = info ? info->socket_context : NULL;
     (void)cls, (void)version;
@@ -347,7 +352,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
     if (server->is_draining) end_connection(x);
 }
 
-static void on_connection(void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code) {
+static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code) {
     struct http *http = cls;
     struct exchange *x = *context;
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
@@ -426,12 +432,10 @@ static enum status start_daemon(struct http *http, const struct server_options *
     MHD_set_panic_func(on_library_panic, NULL);
     http->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, http,
-        MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)options->max_connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_POOL_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)options->idle_timeout_s,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)options->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)options->idle_timeout_s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!http->daemon) return err_set(err, STATUS_IO, "http: the library cannot start: %s", strerror(errno));
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
     if (!info) return err_set(err, STATUS_IO, "http: the library has no epoll");
@@ -439,7 +443,8 @@ static enum status start_daemon(struct http *http, const struct server_options *
     return STATUS_OK;
 }
 
-enum status http_open(struct http **out, struct server *server, const struct server_options *options, void *memory, struct err *err) {
+enum status http_open(struct http **out, struct server *server, const struct server_options *options, void *memory,
+                      struct err *err) {
     struct http *http = memory;
     int fd;
     memset(http, 0, http_memory_bytes(options));
@@ -474,21 +479,13 @@ void http_close(struct http *http) {
 
 /* ---- Running. ---- */
 
-int http_port(const struct http *http) {
-    return http->port;
-}
+int http_port(const struct http *http) { return http->port; }
 
-int http_epoll_fd(const struct http *http) {
-    return http->epoll_fd;
-}
+int http_epoll_fd(const struct http *http) { return http->epoll_fd; }
 
-int http_watch_fd(const struct http *http) {
-    return http->watch_fd;
-}
+int http_watch_fd(const struct http *http) { return http->watch_fd; }
 
-int http_active(const struct http *http) {
-    return http->n_active;
-}
+int http_active(const struct http *http) { return http->n_active; }
 
 int http_timeout_ms(const struct http *http) {
     MHD_UNSIGNED_LONG_LONG timeout;
@@ -501,9 +498,7 @@ int http_connections(const struct http *http) {
     return info ? (int)info->num_connections : 0;
 }
 
-void http_run(struct http *http) {
-    MHD_run(http->daemon);
-}
+void http_run(struct http *http) { MHD_run(http->daemon); }
 
 void http_watch(struct http *http) {
     struct epoll_event events[64];
@@ -513,7 +508,8 @@ void http_watch(struct http *http) {
         for (int i = 0; i < n; i++) {
             struct exchange *x = events[i].data.ptr;
             if (!x->active || x->broken) continue;
-            if (x->request) stream_detach(x->server, x); /* its blocks are free within a step, before the library has closed the socket */
+            if (x->request)
+                stream_detach(x->server, x); /* its blocks are free within a step, before the library has closed the socket */
             end_connection(x);
         }
     } while (n == 64);

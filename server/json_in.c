@@ -1,9 +1,10 @@
 /* See json_in.h.
  *
- * Memory: jansson calls our allocator; a thread with bound memory bumps a pointer in it and frees nothing until the next document,
- * so a document costs at most what was bound, whatever its shape. (One number in an array costs jansson 32 bytes and its place in
- * a table that doubles; a body of "[1,1,1" wants some 30 times its size and is refused where ordinary ones fit.) A pointer outside
- * the bound range belongs to the system allocator, so that a document may end on a thread whose binding has changed. */
+ * Memory: jansson calls our allocator; a thread with bound memory bumps a pointer in it and frees nothing until the next
+ * document, so a document costs at most what was bound, whatever its shape. (One number in an array costs jansson 32 bytes and
+ * its place in a table that doubles; a body of "[1,1,1" wants some 30 times its size and is refused where ordinary ones fit.) A
+ * pointer outside the bound range belongs to the system allocator, so that a document may end on a thread whose binding has
+ * changed. */
 #include "server/json_in.h"
 
 #include <jansson.h>
@@ -47,25 +48,21 @@ void json_in_init(void) {
     json_set_alloc_funcs(take, give);
 }
 
-void json_in_bind(void *memory, size_t bytes) {
-    bound = (struct bound){.base = memory, .size = bytes & ~(size_t)15};
-}
+void json_in_bind(void *memory, size_t bytes) { bound = (struct bound){.base = memory, .size = bytes & ~(size_t)15}; }
 
-static const json_t *node(const struct json_value *v) {
-    return (const json_t *)(const void *)v;
-}
+static const json_t *node(const struct json_value *v) { return (const json_t *)(const void *)v; }
 
-static const struct json_value *value(const json_t *j) {
-    return (const struct json_value *)(const void *)j;
-}
+static const struct json_value *value(const json_t *j) { return (const struct json_value *)(const void *)j; }
 
 /* jansson's reason without the piece of the body that it quotes. */
 static enum status explain(json_error_t *error, struct err *err) {
     if (bound.exhausted || json_error_code(error) == json_error_out_of_memory)
-        return err_set(err, STATUS_TOO_LARGE, "body: the JSON document needs more than the %zu bytes set aside to read it", bound.size);
+        return err_set(err, STATUS_TOO_LARGE, "body: the JSON document needs more than the %zu bytes set aside to read it",
+                       bound.size);
     char *quote = strstr(error->text, " near '");
     if (quote) *quote = 0;
-    return err_set(err, STATUS_INVALID, "body: not valid JSON: line %d, column %d: %s", error->line, error->column, error->text);
+    return err_set(err, STATUS_INVALID, "body: not valid JSON: line %d, column %d: %s", error->line, error->column,
+                   error->text);
 }
 
 enum status json_in_parse(const char *data, size_t n, const struct json_value **root, struct err *err) {
@@ -116,39 +113,32 @@ const struct json_value *json_in_get(const struct json_value *object, const char
     return json_is_null(found) ? NULL : value(found);
 }
 
-bool json_in_is_empty(const struct json_value *object) {
-    return json_object_size(node(object)) == 0;
-}
+bool json_in_is_empty(const struct json_value *object) { return json_object_size(node(object)) == 0; }
 
-size_t json_in_count(const struct json_value *array) {
-    return json_array_size(node(array));
-}
+size_t json_in_count(const struct json_value *array) { return json_array_size(node(array)); }
 
-const struct json_value *json_in_at(const struct json_value *array, size_t i) {
-    return value(json_array_get(node(array), i));
-}
+const struct json_value *json_in_at(const struct json_value *array, size_t i) { return value(json_array_get(node(array), i)); }
 
 const char *json_in_string(const struct json_value *string, size_t *n) {
     *n = json_string_length(node(string));
     return json_string_value(node(string));
 }
 
-int64_t json_in_integer(const struct json_value *integer) {
-    return json_integer_value(node(integer));
-}
+int64_t json_in_integer(const struct json_value *integer) { return json_integer_value(node(integer)); }
 
 static void full_path(char *out, size_t max, const char *path, const char *key) {
     snprintf(out, max, "%s%s%s", path, *path ? "." : "", key);
 }
 
-static enum status wrong_type(struct err *err, const char *path, const char *key, const char *wanted, const struct json_value *v) {
+static enum status wrong_type(struct err *err, const char *path, const char *key, const char *wanted,
+                              const struct json_value *v) {
     char full[96];
     full_path(full, sizeof full, path, key);
     return err_set_param(err, STATUS_INVALID, full, "%s: must be %s, not %s", full, wanted, json_in_kind_name(v));
 }
 
-enum status json_in_int(const struct json_value *object, const char *path, const char *key, int64_t least, int64_t most, int64_t *out,
-                        struct err *err) {
+enum status json_in_int(const struct json_value *object, const char *path, const char *key, int64_t least, int64_t most,
+                        int64_t *out, struct err *err) {
     const struct json_value *v = json_in_get(object, key);
     char full[96];
     if (!v) return STATUS_OK;
@@ -162,12 +152,13 @@ enum status json_in_int(const struct json_value *object, const char *path, const
     return STATUS_OK;
 }
 
-enum status json_in_number(const struct json_value *object, const char *path, const char *key, double least, double most, double *out,
-                           struct err *err) {
+enum status json_in_number(const struct json_value *object, const char *path, const char *key, double least, double most,
+                           double *out, struct err *err) {
     const struct json_value *v = json_in_get(object, key);
     char full[96];
     if (!v) return STATUS_OK;
-    if (json_in_kind(v) != JSON_KIND_INTEGER && json_in_kind(v) != JSON_KIND_REAL) return wrong_type(err, path, key, "a number", v);
+    if (json_in_kind(v) != JSON_KIND_INTEGER && json_in_kind(v) != JSON_KIND_REAL)
+        return wrong_type(err, path, key, "a number", v);
     double got = json_number_value(node(v));
     full_path(full, sizeof full, path, key);
     if (!(got >= least && got <= most))

@@ -1,4 +1,5 @@
-/* See json_out.h. An append that does not fit is dropped whole and sets `overflow`, which is sticky: later appends do nothing. */
+/* See json_out.h. An append that does not fit is dropped whole and sets `overflow`, which is sticky: later appends do nothing.
+ * */
 #include "server/json_out.h"
 
 #include <math.h>
@@ -8,9 +9,7 @@
 
 #include "engine/base/utf8.h"
 
-void json_out_init(struct json_out *o, void *memory, size_t max) {
-    *o = (struct json_out){.data = memory, .max = max};
-}
+void json_out_init(struct json_out *o, void *memory, size_t max) { *o = (struct json_out){.data = memory, .max = max}; }
 
 void json_out_raw(struct json_out *o, const char *text, size_t n) {
     if (o->overflow || n > o->max - o->n) {
@@ -21,9 +20,7 @@ void json_out_raw(struct json_out *o, const char *text, size_t n) {
     o->n += n;
 }
 
-void json_out_text(struct json_out *o, const char *text) {
-    json_out_raw(o, text, strlen(text));
-}
+void json_out_text(struct json_out *o, const char *text) { json_out_raw(o, text, strlen(text)); }
 
 void json_out_printf(struct json_out *o, const char *format, ...) {
     size_t room = o->overflow ? 0 : o->max - o->n;
@@ -48,9 +45,7 @@ static void escape_char(struct json_out *o, unsigned char c) {
     }
 }
 
-static bool is_plain(unsigned char c) {
-    return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
-}
+static bool is_plain(unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; }
 
 void json_out_escaped(struct json_out *o, const char *text, size_t n) {
     for (size_t i = 0; i < n && !o->overflow;) {
@@ -77,9 +72,7 @@ void json_out_open(struct json_out *o, char bracket) {
     json_out_raw(o, &bracket, 1);
 }
 
-void json_out_close(struct json_out *o, char bracket) {
-    json_out_raw(o, &bracket, 1);
-}
+void json_out_close(struct json_out *o, char bracket) { json_out_raw(o, &bracket, 1); }
 
 void json_out_string(struct json_out *o, const char *text, size_t n) {
     separate(o);

@@ -28,7 +28,8 @@ void metrics_count_http(struct metrics *m, int code) {
     m->http[i]++;
 }
 
-/* ---- Text. A family is HELP, TYPE and samples; the writer is JSON's, whose strings escape just what Prometheus's labels do. ---- */
+/* ---- Text. A family is HELP, TYPE and samples; the writer is JSON's, whose strings escape just what Prometheus's labels do.
+ * ---- */
 
 struct page {
     struct json_out o;
@@ -111,7 +112,8 @@ static void waiting(struct page *p, const struct engine_stats *stats) {
     sample_number(p, "requests_waiting", "reason=\"batch_tokens\"", stats->waiting_tokens);
 }
 
-static void own_names(struct page *p, struct server *server, const struct engine_stats *stats, const struct ledger_reading *reading) {
+static void own_names(struct page *p, struct server *server, const struct engine_stats *stats,
+                      const struct ledger_reading *reading) {
     const struct metrics *m = &server->metrics;
     const struct plan *plan = ledger_plan(engine_ledger(server->engine));
     gauge(p, "requests_running", "Sequences in the current batch.", stats->running);
@@ -155,7 +157,8 @@ static void vllm_names(struct page *p, struct server *server, const struct engin
     counter(p, "num_preemptions_total", "Sequences preempted for want of KV blocks.", stats->preemptions);
     by_reason(p, "request_success_total", "finished_reason", m);
     family(p, "cache_config_info", "gauge", "The KV cache's shape.");
-    snprintf(labels, sizeof labels, "block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"float16\"", resolved->block_tokens, stats->blocks_total);
+    snprintf(labels, sizeof labels, "block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"float16\"", resolved->block_tokens,
+             stats->blocks_total);
     sample_uint(p, "cache_config_info", labels, 1);
 #define X(field, name, vllm, help) histogram(p, vllm, help, &m->field);
     METRICS_HISTOGRAMS(X)

@@ -1,7 +1,7 @@
 /* What the server counts, and the Prometheus text that says so.
  *
- * METRICS_HISTOGRAMS is the one table of histograms; counters and gauges are written from the values that their owners keep. Owned by the
- * I/O thread: no atomics. Nothing is reset by reading, and nothing negative or not finite is ever observed. */
+ * METRICS_HISTOGRAMS is the one table of histograms; counters and gauges are written from the values that their owners keep.
+ * Owned by the I/O thread: no atomics. Nothing is reset by reading, and nothing negative or not finite is ever observed. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 /* X(field, name, vllm name, help). Seconds, buckets from 1 ms. */
-#define METRICS_HISTOGRAMS(X)                                                                                                          \
-    X(ttft, "time_to_first_token_seconds", "time_to_first_token_seconds", "Arrival of a request to its first token.")                  \
-    X(tpot, "time_per_output_token_seconds", "time_per_output_token_seconds",                                                          \
-      "Mean time between the tokens of one choice, the first excluded.")                                                               \
-    X(itl, "inter_token_latency_seconds", "inter_token_latency_seconds", "Time between two tokens of one choice.")                     \
-    X(queue, "request_queue_seconds", "request_queue_time_seconds", "Time a prompt waited before it was first scheduled.")              \
+#define METRICS_HISTOGRAMS(X)                                                                                                  \
+    X(ttft, "time_to_first_token_seconds", "time_to_first_token_seconds", "Arrival of a request to its first token.")          \
+    X(tpot, "time_per_output_token_seconds", "time_per_output_token_seconds",                                                  \
+      "Mean time between the tokens of one choice, the first excluded.")                                                       \
+    X(itl, "inter_token_latency_seconds", "inter_token_latency_seconds", "Time between two tokens of one choice.")             \
+    X(queue, "request_queue_seconds", "request_queue_time_seconds", "Time a prompt waited before it was first scheduled.")     \
     X(e2e, "request_duration_seconds", "e2e_request_latency_seconds", "Arrival of a request to its last token.")
 
 #define N_BUCKETS 22

@@ -2,9 +2,9 @@
  *
  *   memory:  | pages ............................ | taken: one byte a page |
  *
- * First fit over one byte a page: 16 MiB are 4,096 bytes to scan, a microsecond, once or twice a request. Rejected: a heap (its own
- * overhead and fragments would have to be priced) and one fixed arena a request (sized for the worst, it would take the KV pool's
- * memory for nothing). A pool too fragmented for a large request refuses it with 429, as a full one does. */
+ * First fit over one byte a page: 16 MiB are 4,096 bytes to scan, a microsecond, once or twice a request. Rejected: a heap (its
+ * own overhead and fragments would have to be priced) and one fixed arena a request (sized for the worst, it would take the KV
+ * pool's memory for nothing). A pool too fragmented for a large request refuses it with 429, as a full one does. */
 #include "server/page_pool.h"
 
 #include <string.h>
@@ -12,13 +12,9 @@
 #include "engine/base/checked.h"
 #include "engine/base/err.h"
 
-static size_t pages_of(size_t bytes) {
-    return bytes / PAGE_BYTES + (bytes % PAGE_BYTES != 0 || bytes == 0);
-}
+static size_t pages_of(size_t bytes) { return bytes / PAGE_BYTES + (bytes % PAGE_BYTES != 0 || bytes == 0); }
 
-size_t page_pool_bytes(size_t bytes) {
-    return pages_of(bytes) * (PAGE_BYTES + 1);
-}
+size_t page_pool_bytes(size_t bytes) { return pages_of(bytes) * (PAGE_BYTES + 1); }
 
 void page_pool_init(struct page_pool *pool, void *memory, size_t bytes) {
     size_t n_pages = pages_of(bytes);
@@ -28,9 +24,7 @@ void page_pool_init(struct page_pool *pool, void *memory, size_t bytes) {
     pthread_mutex_init(&pool->mutex, NULL);
 }
 
-void page_pool_deinit(struct page_pool *pool) {
-    pthread_mutex_destroy(&pool->mutex);
-}
+void page_pool_deinit(struct page_pool *pool) { pthread_mutex_destroy(&pool->mutex); }
 
 /* The first free run of n pages, or n_pages. */
 static size_t find_run(const struct page_pool *pool, size_t n) {
@@ -67,9 +61,7 @@ void page_pool_free(struct page_pool *pool, void *run, size_t bytes) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-size_t page_pool_capacity(const struct page_pool *pool) {
-    return pool->n_pages * PAGE_BYTES;
-}
+size_t page_pool_capacity(const struct page_pool *pool) { return pool->n_pages * PAGE_BYTES; }
 
 size_t page_pool_used(struct page_pool *pool) {
     pthread_mutex_lock(&pool->mutex);

@@ -1,7 +1,7 @@
 /* The memory that all requests share: bodies, prompts and answers, in runs of whole pages of one piece that the ledger gave.
  *
- * A request takes what it needs, exactly known, before it is admitted, and gives it back when it ends; so what requests can make
- * the server hold is this piece and no more. Any thread. */
+ * A request takes what it needs, exactly known, before it is admitted, and gives it back when it ends; so what requests can
+ * make the server hold is this piece and no more. Any thread. */
 #pragma once
 
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 struct page_pool {
     char *base;
-    unsigned char *taken;  /* [n_pages], 1 while in a run */
+    unsigned char *taken;   /* [n_pages], 1 while in a run */
     size_t n_pages, n_free; /* guarded by mutex */
     pthread_mutex_t mutex;
 };

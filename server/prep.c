@@ -1,5 +1,5 @@
-/* See prep.h. Two intrusive lists under one mutex; a worker holds it only to move a request between them. Each worker has its own JSON memory,
- * tokenizer scratch and id buffer, taken from the ledger at start and used for one request at a time. */
+/* See prep.h. Two intrusive lists under one mutex; a worker holds it only to move a request between them. Each worker has its
+ * own JSON memory, tokenizer scratch and id buffer, taken from the ledger at start and used for one request at a time. */
 #include "server/prep.h"
 
 #include <pthread.h>
@@ -39,13 +39,9 @@ struct prep {
 };
 
 /* A text of n bytes costs jansson up to 5 n (its buffer doubles), an array of ids of usual length about 10 n. */
-static size_t json_bytes(const struct server_options *options) {
-    return 8 * options->max_body_bytes + ((size_t)256 << 10);
-}
+static size_t json_bytes(const struct server_options *options) { return 8 * options->max_body_bytes + ((size_t)256 << 10); }
 
-static size_t id_count(const struct server_options *options) {
-    return options->max_body_bytes / 4 + 1024;
-}
+static size_t id_count(const struct server_options *options) { return options->max_body_bytes / 4 + 1024; }
 
 static size_t worker_bytes(const struct server_options *options) {
     return round_up(json_bytes(options), 64) + round_up(id_count(options) * sizeof(int32_t), 64) +
@@ -56,9 +52,7 @@ size_t prep_memory_bytes(const struct server_options *options) {
     return round_up(sizeof(struct prep), 64) + (size_t)options->prep_threads * worker_bytes(options);
 }
 
-size_t prep_library_bytes(const struct server_options *options) {
-    return (size_t)options->prep_threads * STACK_BYTES;
-}
+size_t prep_library_bytes(const struct server_options *options) { return (size_t)options->prep_threads * STACK_BYTES; }
 
 static void push(struct list *list, struct request *request) {
     request->next = NULL;
@@ -131,8 +125,10 @@ enum status prep_open(struct prep **out, struct server *server, struct err *err)
     struct prep *prep = ledger_alloc(engine_ledger(server->engine), LINE_REQUESTS, sizeof *prep);
     *out = prep;
     prep->server = server;
-    prep->limits = (struct api_limits){.model_name = server->model_name, .vocab = engine_vocab(server->engine),
-                                       .max_context = server->max_context, .memory = &server->memory};
+    prep->limits = (struct api_limits){.model_name = server->model_name,
+                                       .vocab = engine_vocab(server->engine),
+                                       .max_context = server->max_context,
+                                       .memory = &server->memory};
     prep->queued.last = &prep->queued.first;
     prep->done.last = &prep->done.first;
     pthread_mutex_init(&prep->mutex, NULL);
@@ -176,9 +172,7 @@ struct request *prep_take_done(struct prep *prep) {
     return request;
 }
 
-int prep_event_fd(const struct prep *prep) {
-    return prep->event_fd;
-}
+int prep_event_fd(const struct prep *prep) { return prep->event_fd; }
 
 void prep_clear(struct prep *prep) {
     uint64_t count;

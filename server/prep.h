@@ -1,4 +1,5 @@
-/* The prep pool: threads that turn a body into token ids, so that neither the I/O nor the engine thread ever parses or tokenizes. */
+/* The prep pool: threads that turn a body into token ids, so that neither the I/O nor the engine thread ever parses or
+ * tokenizes. */
 #pragma once
 
 #include <stddef.h>

@@ -1,7 +1,8 @@
 /* See render.h.
  *
  *   body:   HEAD (SPAN [0..n) , ...) TAIL with usage END
- *   a span: {"text":" TEXT* ","index":i,"logprobs":{"tokens":[ * ],"token_logprobs":[ * ],"top_logprobs":[ * ],"text_offset":[ * ]} CLOSE
+ *   a span: {"text":" TEXT* ","index":i,"logprobs":{"tokens":[ * ],"token_logprobs":[ * ],"top_logprobs":[ * ],
+ *           "text_offset":[ * ]} CLOSE
  *
  * The four arrays of logprobs are four walks over the same records, so that no item holds more than one token. */
 #include "server/render.h"
@@ -47,8 +48,14 @@ void render_usage(const struct completion *c, bool only_given, struct json_out *
 
 void render_span_begin(const struct completion *c, struct span *s, int choice, int to, bool is_last) {
     const struct completion_choice *from = &c->choices[choice];
-    *s = (struct span){.phase = SPAN_OPEN, .choice = choice, .from = from->n_given, .to = to, .is_last = is_last,
-                       .with_prompt = !from->is_prompt_given, .text = from->given, .chars = from->given_chars};
+    *s = (struct span){.phase = SPAN_OPEN,
+                       .choice = choice,
+                       .from = from->n_given,
+                       .to = to,
+                       .is_last = is_last,
+                       .with_prompt = !from->is_prompt_given,
+                       .text = from->given,
+                       .chars = from->given_chars};
 }
 
 /* ---- One token of a span: a prompt token or a record. ---- */
@@ -81,11 +88,13 @@ static struct unit unit_at(const struct completion *c, const struct span *s, int
     int n_prompt = n_prompt_units(c, s), n_top = completion_n_top(c);
     if (i >= n_prompt) {
         int at = s->from + i - n_prompt;
-        return (struct unit){false, choice->records[at].id, &choice->records[at], choice->tops ? choice->tops + (size_t)at * (size_t)n_top : NULL};
+        return (struct unit){false, choice->records[at].id, &choice->records[at],
+                             choice->tops ? choice->tops + (size_t)at * (size_t)n_top : NULL};
     }
     int at = first_prompt_unit(c, s) + i;
     if (!prompt->records || at >= prompt->n_records) return (struct unit){true, prompt->ids[at], NULL, NULL};
-    return (struct unit){true, prompt->ids[at], &prompt->records[at], prompt->tops ? prompt->tops + (size_t)at * (size_t)n_top : NULL};
+    return (struct unit){true, prompt->ids[at], &prompt->records[at],
+                         prompt->tops ? prompt->tops + (size_t)at * (size_t)n_top : NULL};
 }
 
 static void text_unit(const struct render_job *job, struct span *s, struct render_scratch *scratch, struct json_out *o) {
@@ -133,13 +142,15 @@ static bool same_text(const struct tokenizer *t, int32_t a, int32_t b) {
     return a == b || (x.n == y.n && memcmp(x.data, y.data, x.n) == 0);
 }
 
-static void write_top(const struct render_job *job, int32_t id, float logprob, struct render_scratch *scratch, struct json_out *o) {
+static void write_top(const struct render_job *job, int32_t id, float logprob, struct render_scratch *scratch,
+                      struct json_out *o) {
     json_out_string(o, scratch->key, token_text(job->tokenizer, id, scratch->key));
     json_out_raw(o, ":", 1);
     write_logprob(o, logprob);
 }
 
-/* The best tokens, and the token itself where it is not among them. Of tokens with one text the best speaks: keys must differ. */
+/* The best tokens, and the token itself where it is not among them. Of tokens with one text the best speaks: keys must differ.
+ * */
 static void tops_unit(const struct render_job *job, const struct span *s, struct render_scratch *scratch, struct json_out *o) {
     struct unit unit = unit_at(job->c, s, s->unit);
     if (!unit.record || isnan(unit.record->logprob)) {
@@ -187,14 +198,18 @@ static void close_span(const struct completion *c, struct span *s, struct json_o
     json_out_key(o, "finish_reason");
     json_out_cstr(o, !s->is_last ? NULL : choice->end == END_LENGTH ? "length" : "stop");
     json_out_key(o, "stop_reason");
-    if (s->is_last && choice->stop_hit >= 0) json_out_string(o, c->stops.strings[choice->stop_hit].text, c->stops.strings[choice->stop_hit].n);
+    if (s->is_last && choice->stop_hit >= 0)
+        json_out_string(o, c->stops.strings[choice->stop_hit].text, c->stops.strings[choice->stop_hit].n);
     else json_out_null(o);
     json_out_close(o, '}');
 }
 
 bool render_span_item(const struct render_job *job, struct span *s, struct render_scratch *scratch, struct json_out *o) {
     static const char *const between[] = {
-        [SPAN_TOKENS] = "],\"token_logprobs\":[", [SPAN_LOGPROBS] = "],\"top_logprobs\":[", [SPAN_TOPS] = "],\"text_offset\":[", [SPAN_OFFSETS] = "]}",
+        [SPAN_TOKENS] = "],\"token_logprobs\":[",
+        [SPAN_LOGPROBS] = "],\"top_logprobs\":[",
+        [SPAN_TOPS] = "],\"text_offset\":[",
+        [SPAN_OFFSETS] = "]}",
     };
     bool has_unit = s->unit < n_units(job->c, s);
     if (s->phase == SPAN_CLOSE && s->unit) return false;
@@ -235,7 +250,8 @@ bool render_span_item(const struct render_job *job, struct span *s, struct rende
 
 /* ---- The whole answer. ---- */
 
-enum item_verdict render_body_item(const struct render_job *job, struct renderer *r, struct render_scratch *scratch, struct json_out *o) {
+enum item_verdict render_body_item(const struct render_job *job, struct renderer *r, struct render_scratch *scratch,
+                                   struct json_out *o) {
     struct completion *c = job->c;
     switch (r->phase) {
     case RENDER_HEAD:
@@ -268,7 +284,8 @@ static void commit(struct completion *c, const struct span *s) {
     choice->given_chars = s->chars;
 }
 
-long render_fill(const struct render_job *job, struct renderer *r, render_item item, struct render_scratch *scratch, char *out, size_t max) {
+long render_fill(const struct render_job *job, struct renderer *r, render_item item, struct render_scratch *scratch, char *out,
+                 size_t max) {
     size_t filled = 0;
     while (filled < max) {
         struct renderer after = *r;

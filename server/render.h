@@ -1,7 +1,7 @@
 /* A completion's answer as bytes, made piece by piece as the client takes them.
  *
- * The answer is a row of items, each short and each a function of where the renderer stands. An item that the caller's buffer cuts is
- * made again next time and given from where it was cut: nothing but the place is kept between calls. */
+ * The answer is a row of items, each short and each a function of where the renderer stands. An item that the caller's buffer
+ * cuts is made again next time and given from where it was cut: nothing but the place is kept between calls. */
 #pragma once
 
 #include "engine/base/err.h"
@@ -48,14 +48,16 @@ typedef enum item_verdict (*render_item)(const struct render_job *job, struct re
                                          struct json_out *o);
 
 /* Fills out[0..max) with items from where *r stands. Returns how many bytes; 0: nothing now; −1: the answer is complete. */
-long render_fill(const struct render_job *job, struct renderer *r, render_item item, struct render_scratch *scratch, char *out, size_t max);
+long render_fill(const struct render_job *job, struct renderer *r, render_item item, struct render_scratch *scratch, char *out,
+                 size_t max);
 
 /* The items of a whole answer in one JSON body; every choice has ended. */
-enum item_verdict render_body_item(const struct render_job *job, struct renderer *r, struct render_scratch *scratch, struct json_out *o);
+enum item_verdict render_body_item(const struct render_job *job, struct renderer *r, struct render_scratch *scratch,
+                                   struct json_out *o);
 
 /* For render_body_item and sse.c: parts of an answer. */
-void render_head(const struct completion *c, struct json_out *o);                      /* {"id": ... "choices":[ */
-void render_usage(const struct completion *c, bool only_given, struct json_out *o);    /* {"prompt_tokens": ...} */
+void render_head(const struct completion *c, struct json_out *o);                   /* {"id": ... "choices":[ */
+void render_usage(const struct completion *c, bool only_given, struct json_out *o); /* {"prompt_tokens": ...} */
 void render_span_begin(const struct completion *c, struct span *s, int choice, int to, bool is_last);
 /* Writes one item of the span; false when there was none left. */
 bool render_span_item(const struct render_job *job, struct span *s, struct render_scratch *scratch, struct json_out *o);

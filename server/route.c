@@ -6,12 +6,9 @@
 #include "server/stream.h"
 
 static const struct route routes[] = {
-    {"POST", "/v1/completions", stream_begin, true, true},
-    {"GET", "/v1/models", api_ops_models, false, false},
-    {"GET", "/v1/memory", api_ops_memory, false, false},
-    {"GET", "/health", api_ops_health, false, false},
-    {"GET", "/ready", api_ops_ready, false, false},
-    {"GET", "/version", api_ops_version, false, false},
+    {"POST", "/v1/completions", stream_begin, true, true}, {"GET", "/v1/models", api_ops_models, false, false},
+    {"GET", "/v1/memory", api_ops_memory, false, false},   {"GET", "/health", api_ops_health, false, false},
+    {"GET", "/ready", api_ops_ready, false, false},        {"GET", "/version", api_ops_version, false, false},
     {"GET", "/metrics", api_ops_metrics, false, false},
 };
 

@@ -14,5 +14,6 @@ struct route {
     bool takes_body, is_watched /* a client that leaves ends the work */;
 };
 
-/* NULL: *allow is NULL when there is no such path, else the methods that it has. HEAD finds GET's route; OPTIONS never finds one. */
+/* NULL: *allow is NULL when there is no such path, else the methods that it has. HEAD finds GET's route; OPTIONS never finds
+ * one. */
 const struct route *route_find(const char *method, const char *path, const char **allow);

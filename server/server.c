@@ -6,8 +6,8 @@
  *                 ┼ engine's eventfd, once a step: tokens       → streams_take_events → http_resume
  *                 └ stop's eventfd: SIGTERM                     → drain
  *
- * http_run comes last in a turn: what was resumed goes out in the same turn. Nothing in the thread blocks or is long: parsing is the prep
- * pool's, computing the engine's; so /health answers however much there is to do. */
+ * http_run comes last in a turn: what was resumed goes out in the same turn. Nothing in the thread blocks or is long: parsing
+ * is the prep pool's, computing the engine's; so /health answers however much there is to do. */
 #include "server/server.h"
 
 #include <errno.h>
@@ -21,20 +21,29 @@
 #include "engine/base/log.h"
 #include "server/server_state.h"
 
-#define TICK_MS 250          /* deadlines are checked this often */
-#define FLUSH_TIMEOUT_S 5    /* after the drain's end: for cancelled requests to say so */
+#define TICK_MS 250       /* deadlines are checked this often */
+#define FLUSH_TIMEOUT_S 5 /* after the drain's end: for cancelled requests to say so */
 
 struct server_options server_options_default(void) {
     return (struct server_options){
-        .host = "127.0.0.1", .port = 8000, .max_connections = 1024, .max_body_bytes = (size_t)1 << 20,
-        .request_memory_bytes = (size_t)16 << 20, .prep_threads = 1, .drain_timeout_s = 30, .header_timeout_s = 10,
-        .body_timeout_s = 60, .idle_timeout_s = 60, .vllm_metric_names = true,
+        .host = "127.0.0.1",
+        .port = 8000,
+        .max_connections = 1024,
+        .max_body_bytes = (size_t)1 << 20,
+        .request_memory_bytes = (size_t)16 << 20,
+        .prep_threads = 1,
+        .drain_timeout_s = 30,
+        .header_timeout_s = 10,
+        .body_timeout_s = 60,
+        .idle_timeout_s = 60,
+        .vllm_metric_names = true,
     };
 }
 
 size_t server_request_bytes(const struct server_options *options) {
-    return round_up(sizeof(struct server), 64) + round_up(http_memory_bytes(options), 64) + round_up(streams_memory_bytes(options), 64) +
-           round_up(page_pool_bytes(options->request_memory_bytes), 64) + OPS_BUFFERS * OPS_BUFFER_BYTES + prep_memory_bytes(options) + 4096;
+    return round_up(sizeof(struct server), 64) + round_up(http_memory_bytes(options), 64) +
+           round_up(streams_memory_bytes(options), 64) + round_up(page_pool_bytes(options->request_memory_bytes), 64) +
+           OPS_BUFFERS * OPS_BUFFER_BYTES + prep_memory_bytes(options) + 4096;
 }
 
 size_t server_http_bytes(const struct server_options *options) {
@@ -47,10 +56,17 @@ static enum status check_int(const char *name, int value, int least, int most, s
 }
 
 static enum status check_options(const struct server_options *o, struct err *err) {
-    const struct { const char *name; int value, least, most; } ints[] = {
-        {"port", o->port, 0, 65535}, {"max_connections", o->max_connections, 1, 65536}, {"max_requests", o->max_requests, 0, 65536},
-        {"prep_threads", o->prep_threads, 1, 64}, {"drain_timeout", o->drain_timeout_s, 0, 86400},
-        {"header_timeout", o->header_timeout_s, 1, 86400}, {"body_timeout", o->body_timeout_s, 1, 86400},
+    const struct {
+        const char *name;
+        int value, least, most;
+    } ints[] = {
+        {"port", o->port, 0, 65535},
+        {"max_connections", o->max_connections, 1, 65536},
+        {"max_requests", o->max_requests, 0, 65536},
+        {"prep_threads", o->prep_threads, 1, 64},
+        {"drain_timeout", o->drain_timeout_s, 0, 86400},
+        {"header_timeout", o->header_timeout_s, 1, 86400},
+        {"body_timeout", o->body_timeout_s, 1, 86400},
         {"idle_timeout", o->idle_timeout_s, 1, 86400},
     };
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
@@ -70,8 +86,8 @@ static enum status check_options(const struct server_options *o, struct err *err
 static enum status check_vocabulary(const struct tokenizer *t, struct err *err) {
     for (int32_t id = 0; id < tokenizer_n_tokens(t); id++)
         if (tokenizer_piece(t, id).n > MAX_PIECE_BYTES)
-            return err_set(err, STATUS_UNSUPPORTED, "vocabulary: token %d has %zu bytes of text, and at most %d are served", (int)id,
-                           (size_t)tokenizer_piece(t, id).n, MAX_PIECE_BYTES);
+            return err_set(err, STATUS_UNSUPPORTED, "vocabulary: token %d has %zu bytes of text, and at most %d are served",
+                           (int)id, (size_t)tokenizer_piece(t, id).n, MAX_PIECE_BYTES);
     return STATUS_OK;
 }
 
@@ -84,7 +100,8 @@ static enum status add_to_epoll(struct server *server, int fd, struct err *err) 
 static enum status open_loop(struct server *server, struct err *err) {
     server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (server->epoll_fd < 0 || server->stop_fd < 0) return err_set(err, STATUS_IO, "server: no descriptors left: %s", strerror(errno));
+    if (server->epoll_fd < 0 || server->stop_fd < 0)
+        return err_set(err, STATUS_IO, "server: no descriptors left: %s", strerror(errno));
     const int fds[] = {http_epoll_fd(server->http), http_watch_fd(server->http), prep_event_fd(server->prep),
                        engine_event_fd(server->engine), server->stop_fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
@@ -117,7 +134,8 @@ enum status server_open(struct server **out, const struct server_options *option
     struct server *server = ledger_alloc(engine_ledger(engine), LINE_REQUESTS, sizeof *server);
     server->options = *options;
     server->engine = engine;
-    server->model_name = options->served_model_name && *options->served_model_name ? options->served_model_name : engine_model_name(engine);
+    server->model_name =
+        options->served_model_name && *options->served_model_name ? options->served_model_name : engine_model_name(engine);
     server->max_context = engine_resolved(engine)->max_context;
     server->started_unix_s = clock_unix_s();
     server->epoll_fd = server->stop_fd = -1;
@@ -136,9 +154,7 @@ void server_close(struct server *server) {
     if (server->memory.base) page_pool_deinit(&server->memory);
 }
 
-int server_port(const struct server *server) {
-    return http_port(server->http);
-}
+int server_port(const struct server *server) { return http_port(server->http); }
 
 void server_stop(struct server *server) {
     uint64_t one = 1;

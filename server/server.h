@@ -28,19 +28,20 @@ struct server_options {
     bool vllm_metric_names;        /* /metrics also under the vllm: names that gateways scrape */
 };
 
-/* The defaults of every field: 127.0.0.1:8000, 1024 connections, 1 MiB bodies, 16 MiB of request memory, 1 prep thread, 30 s drain. */
+/* The defaults of every field: 127.0.0.1:8000, 1024 connections, 1 MiB bodies, 16 MiB of request memory, 1 prep thread, 30 s
+ * drain. */
 struct server_options server_options_default(void);
 
 struct server;
 
-/* What the server takes from the ledger's LINE_REQUESTS, and what libmicrohttpd and thread stacks take outside it (LINE_HTTP): for
- * engine_options.request_bytes and .http_bytes. Pure. */
+/* What the server takes from the ledger's LINE_REQUESTS, and what libmicrohttpd and thread stacks take outside it (LINE_HTTP):
+ * for engine_options.request_bytes and .http_bytes. Pure. */
 size_t server_request_bytes(const struct server_options *options);
 size_t server_http_bytes(const struct server_options *options);
 
-/* Takes its memory from the engine's ledger, binds and listens: a client that connects from now on is answered once server_run runs.
- * `options` and its strings must outlive the server. STATUS_INVALID names the option at fault; STATUS_IO: cannot listen. Call before
- * ledger_ready (engine_start), from the thread that will call server_run. */
+/* Takes its memory from the engine's ledger, binds and listens: a client that connects from now on is answered once server_run
+ * runs. `options` and its strings must outlive the server. STATUS_INVALID names the option at fault; STATUS_IO: cannot listen.
+ * Call before ledger_ready (engine_start), from the thread that will call server_run. */
 enum status server_open(struct server **out, const struct server_options *options, struct engine *engine, struct err *err);
 /* Serves until server_stop, then drains: refuses new work, lets running requests end for drain_timeout_s, cancels the rest. The
  * process's exit code: 0, or 1 when the event loop itself failed. */

@@ -20,9 +20,9 @@ struct server {
     int64_t started_unix_s;
     int max_context;
     int epoll_fd, stop_fd;
-    _Atomic int n_stops;           /* server_stop: any thread, signal handlers */
+    _Atomic int n_stops; /* server_stop: any thread, signal handlers */
     bool is_draining, is_stuck_logged;
-    struct page_pool memory;       /* any thread */
+    struct page_pool memory; /* any thread */
     struct http *http;
     struct prep *prep;
     struct streams *streams;

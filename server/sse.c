@@ -2,9 +2,9 @@
  *
  *   HEAD `data: {...,"choices":[`  SPAN  TAIL `]}\n\n`   for each event, then USAGE (if asked), DONE `data: [DONE]\n\n`, END
  *
- * An event takes the records up to the next one that made text available: tokens that only held text back (half a character, the
- * beginning of a stop string) go with the one that released it, so no chunk is empty but the last. The last record goes with the
- * finish_reason when both are known. */
+ * An event takes the records up to the next one that made text available: tokens that only held text back (half a character,
+ * the beginning of a stop string) go with the one that released it, so no chunk is empty but the last. The last record goes
+ * with the finish_reason when both are known. */
 #include "server/sse.h"
 
 #include "server/api_error.h"
@@ -17,7 +17,8 @@ static bool next_event(const struct completion_choice *choice, int *to, bool *is
     while (i < choice->n_records && !choice->records[i].is_releasing) i++;
     if (i == choice->n_records && !has_ended) return false;
     *to = i < choice->n_records ? i + 1 : i;
-    for (i = *to; i < choice->n_records && !choice->records[i].is_releasing; i++) {}
+    for (i = *to; i < choice->n_records && !choice->records[i].is_releasing; i++) {
+    }
     *is_last = has_ended && i == choice->n_records;
     if (*is_last) *to = i;
     return true;
@@ -70,7 +71,8 @@ static void end_event(const struct completion *c, struct renderer *r, struct jso
     r->phase = RENDER_HEAD;
 }
 
-enum item_verdict sse_item(const struct render_job *job, struct renderer *r, struct render_scratch *scratch, struct json_out *o) {
+enum item_verdict sse_item(const struct render_job *job, struct renderer *r, struct render_scratch *scratch,
+                           struct json_out *o) {
     switch (r->phase) {
     case RENDER_HEAD: return begin_event(job, r, o);
     case RENDER_SPAN:

@@ -1,7 +1,7 @@
 /* See stop.h.
  *
- * One Knuth-Morris-Pratt automaton a string. What is held back is the longest partial match, and that is by definition a prefix of
- * its stop string: so nothing is buffered, the held bytes are read from the stop string itself, and a state is 32 bytes that
+ * One Knuth-Morris-Pratt automaton a string. What is held back is the longest partial match, and that is by definition a prefix
+ * of its stop string: so nothing is buffered, the held bytes are read from the stop string itself, and a state is 32 bytes that
  * can be copied and replayed. A match can't begin before the held bytes, since its own partial match was at most the longest.
  *
  * Text comes in whole characters and stop strings are valid UTF-8, so cuts fall between characters. */

@@ -3,8 +3,8 @@
  * Invariants
  *   1. While a request is PREPARING only the prep pool touches body, completion and err.
  *   2. n_unfinished = the FINISH events that the engine owes: n for each prompt submitted. A slot is free only at 0.
- *   3. The status code is sent once something is known: the first text of a stream, the whole of another answer, or an error. So an
- *      error before the first token is an HTTP error, also for streams.
+ *   3. The status code is sent once something is known: the first text of a stream, the whole of another answer, or an error.
+ *      So an error before the first token is an HTTP error, also for streams.
  *   4. A stop string is found when its last token arrives, however slowly the client reads; its choice is cancelled at once. */
 #include "server/stream.h"
 
@@ -47,9 +47,7 @@ void streams_open(struct server *server) {
     server->streams = s;
 }
 
-int streams_active(const struct streams *streams) {
-    return streams->n_active;
-}
+int streams_active(const struct streams *streams) { return streams->n_active; }
 
 /* ---- The end of a request. ---- */
 
@@ -76,10 +74,12 @@ static void log_done(const struct request *r) {
     int64_t prompt = 0, generated = 0;
     for (int i = 0; i < c->n_prompts; i++) prompt += c->prompts[i].n;
     for (int i = 0; i < c->n_choices; i++) generated += c->choices[i].n_generated;
-    log_event(LOG_INFO, "request_done", "id=%s completion=%s reason=%s prompt_tokens=%lld tokens=%lld queue_ms=%.1f ttft_ms=%.1f tpot_ms=%.2f e2e_ms=%.1f",
-              r->id, c->id, end_name(r), (long long)prompt, (long long)generated, (double)r->queued_us / 1000,
-              r->first_token_us ? (double)(r->first_token_us - r->arrival_us) / 1000 : -1.0, mean_tpot_ms(c),
-              (double)((r->end_us ? r->end_us : clock_us()) - r->arrival_us) / 1000);
+    log_event(
+        LOG_INFO, "request_done",
+        "id=%s completion=%s reason=%s prompt_tokens=%lld tokens=%lld queue_ms=%.1f ttft_ms=%.1f tpot_ms=%.2f e2e_ms=%.1f",
+        r->id, c->id, end_name(r), (long long)prompt, (long long)generated, (double)r->queued_us / 1000,
+        r->first_token_us ? (double)(r->first_token_us - r->arrival_us) / 1000 : -1.0, mean_tpot_ms(c),
+        (double)((r->end_us ? r->end_us : clock_us()) - r->arrival_us) / 1000);
 }
 
 static void release_if_over(struct server *server, struct request *r) {
@@ -112,7 +112,8 @@ static void fail(struct server *server, struct request *r, const struct err *err
     if (!r->exchange) return;
     if (!r->is_answered) {
         http_answer_error(r->exchange, &r->err);
-        log_event(LOG_INFO, "request_refused", "id=%s status=%d param=%s", r->id, r->exchange->answer.http, *r->err.param ? r->err.param : "-");
+        log_event(LOG_INFO, "request_refused", "id=%s status=%d param=%s", r->id, r->exchange->answer.http,
+                  *r->err.param ? r->err.param : "-");
     }
     r->is_answered = true;
     http_resume(r->exchange);
@@ -122,7 +123,8 @@ static void fail(struct server *server, struct request *r, const struct err *err
 
 static long read_answer(struct server *server, struct exchange *x, char *out, size_t max) {
     struct request *r = x->request;
-    struct render_job job = {.c = &r->completion, .tokenizer = engine_tokenizer(server->engine), .error = r->has_failed ? &r->err : NULL};
+    struct render_job job = {
+        .c = &r->completion, .tokenizer = engine_tokenizer(server->engine), .error = r->has_failed ? &r->err : NULL};
     render_item item = r->completion.stream ? sse_item : render_body_item;
     return render_fill(&job, &r->renderer, item, &server->streams->scratch, out, max);
 }
@@ -158,8 +160,14 @@ void stream_begin(struct server *server, struct exchange *x) {
     }
     s->free = r->next;
     s->n_active++;
-    *r = (struct request){.state = REQUEST_PREPARING, .index = r->index, .generation = r->generation, .exchange = x, .arrival_us = x->arrival_us,
-                          .body = x->body, .n_body = x->n_body, .body_bytes = x->body_capacity};
+    *r = (struct request){.state = REQUEST_PREPARING,
+                          .index = r->index,
+                          .generation = r->generation,
+                          .exchange = x,
+                          .arrival_us = x->arrival_us,
+                          .body = x->body,
+                          .n_body = x->n_body,
+                          .body_bytes = x->body_capacity};
     memcpy(r->id, x->id, sizeof r->id);
     x->body = NULL;
     x->request = r;
@@ -173,10 +181,16 @@ static uint64_t tag_of(const struct request *r, int prompt) {
 static enum status submit_prompt(struct server *server, struct request *r, int i) {
     struct completion *c = &r->completion;
     struct completion_prompt *prompt = &c->prompts[i];
-    struct engine_request request = {.prompt = prompt->ids, .n_prompt = prompt->n, .max_tokens = c->max_tokens, .n_choices = c->n,
-                                     .sampling = c->sampling, .ignore_eos = c->ignore_eos, .n_logprobs = c->n_logprobs,
+    struct engine_request request = {.prompt = prompt->ids,
+                                     .n_prompt = prompt->n,
+                                     .max_tokens = c->max_tokens,
+                                     .n_choices = c->n,
+                                     .sampling = c->sampling,
+                                     .ignore_eos = c->ignore_eos,
+                                     .n_logprobs = c->n_logprobs,
                                      .prompt_logprobs = c->echo && (c->n_logprobs >= 0 || c->max_tokens == 0),
-                                     .arrival_us = r->arrival_us, .tag = tag_of(r, i)};
+                                     .arrival_us = r->arrival_us,
+                                     .tag = tag_of(r, i)};
     enum status status = engine_submit(server->engine, &request, &prompt->engine_id, &r->err);
     if (status != STATUS_OK) return status;
     prompt->is_submitted = true;
@@ -210,10 +224,12 @@ void streams_take_prepared(struct server *server) {
 
 /* ---- Events. ---- */
 
-static void end_choice(struct server *server, struct request *r, struct completion_choice *choice, enum choice_end end, int64_t at_us) {
+static void end_choice(struct server *server, struct request *r, struct completion_choice *choice, enum choice_end end,
+                       int64_t at_us) {
     choice->end = end;
     server->metrics.ended[end == END_LENGTH ? REQUEST_LENGTH : REQUEST_STOP]++;
-    if (choice->n_records > 1) metrics_observe(&server->metrics.tpot, (choice->last_us - choice->first_us) / (choice->n_records - 1));
+    if (choice->n_records > 1)
+        metrics_observe(&server->metrics.tpot, (choice->last_us - choice->first_us) / (choice->n_records - 1));
     if (--r->n_open > 0) return;
     r->end_us = at_us;
     metrics_observe(&server->metrics.e2e, at_us - r->arrival_us);
@@ -236,7 +252,8 @@ static void keep(const struct engine_event *event, int n_top, struct token_recor
 }
 
 /* Records whose text begins before the cut: `released` bytes of the whole text are visible. */
-static int count_listed(struct server *server, const struct completion *c, const struct completion_choice *choice, size_t released) {
+static int count_listed(struct server *server, const struct completion *c, const struct completion_choice *choice,
+                        size_t released) {
     const struct completion_prompt *prompt = &c->prompts[choice->prompt];
     struct text_scratch *scratch = &server->streams->scratch.text;
     const struct tokenizer *t = engine_tokenizer(server->engine);
@@ -245,13 +262,15 @@ static int count_listed(struct server *server, const struct completion *c, const
     size_t before = 0;
     int hit, listed = 0;
     text_cursor_init(&cursor, c->echo);
-    for (int i = c->echo ? prompt->hides_bos : prompt->n; i < prompt->n; i++) text_cursor_prompt(&cursor, t, prompt->ids[i], scratch);
+    for (int i = c->echo ? prompt->hides_bos : prompt->n; i < prompt->n; i++)
+        text_cursor_prompt(&cursor, t, prompt->ids[i], scratch);
     while (listed < choice->n_records && before < released)
         before += text_cursor_push(&cursor, t, &none, choice->records[listed++].id, scratch, &hit);
     return listed;
 }
 
-static void on_token(struct server *server, struct request *r, struct completion_choice *choice, const struct engine_event *event) {
+static void on_token(struct server *server, struct request *r, struct completion_choice *choice,
+                     const struct engine_event *event) {
     struct completion *c = &r->completion;
     struct text_scratch *scratch = &server->streams->scratch.text;
     int at = choice->n_records, n_top = completion_n_top(c), hit;
@@ -278,7 +297,8 @@ static void on_prompt(struct request *r, struct completion_prompt *prompt, const
     prompt->n_records++;
 }
 
-static void on_finish(struct server *server, struct request *r, struct completion_choice *choice, const struct engine_event *event) {
+static void on_finish(struct server *server, struct request *r, struct completion_choice *choice,
+                      const struct engine_event *event) {
     struct err err;
     r->n_unfinished--;
     if (event->choice == 0 && event->queued_us >= 0) {

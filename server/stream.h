@@ -1,7 +1,9 @@
 /* A completion request's life, from a whole body to the last byte of its answer, in one of a fixed number of slots.
  *
- *   FREE → PREPARING → RUNNING → FREE       a slot is free again when its client has gone or is served, the prep pool has given
- *                                           it back and the engine has sent every FINISH: the engine never names a slot anew in use
+ *   FREE → PREPARING → RUNNING → FREE
+ *
+ * A slot is free again when its client has gone or is served, the prep pool has given it back and the engine has sent every
+ * FINISH: the engine never names a slot that is in use anew.
  *
  * I/O thread, but for what prep.h says. */
 #pragma once
@@ -25,11 +27,11 @@ struct request {
     char *body;
     size_t n_body, body_bytes;
     enum status prep_status;
-    struct err err;              /* also what ended a running request */
+    struct err err; /* also what ended a running request */
     struct completion completion;
     /* While RUNNING. */
-    int n_unfinished;            /* FINISH events still to come */
-    int n_open;                  /* choices that have not ended */
+    int n_unfinished; /* FINISH events still to come */
+    int n_open;       /* choices that have not ended */
     bool has_failed, is_cancelled, is_answered;
     struct renderer renderer;
 };

@@ -34,7 +34,8 @@ void char_counter_init(struct char_counter *c, bool with_prompt) {
     detokenizer_init(&c->detokenizer, with_prompt, with_prompt);
 }
 
-void char_counter_push(struct char_counter *c, const struct tokenizer *t, int32_t id, bool is_prompt, struct text_scratch *scratch) {
+void char_counter_push(struct char_counter *c, const struct tokenizer *t, int32_t id, bool is_prompt,
+                       struct text_scratch *scratch) {
     c->detokenizer.show_control = is_prompt;
     size_t n = detokenizer_push(&c->detokenizer, t, id, scratch->piece, TEXT_SCRATCH_PIECE);
     for (size_t i = 0; i < n; i++) c->n_chars += ((unsigned char)scratch->piece[i] & 0xc0) != 0x80;

@@ -1,7 +1,8 @@
 /* One text as it comes out of tokens: whole characters, up to but not including a stop string.
  *
- * A cursor is plain data. Each choice has two over the same tokens: one runs ahead as tokens arrive and finds the stop string at once, the
- * other follows as the answer is written. Replaying is what lets an answer be kept as token ids, whose memory is known beforehand. */
+ * A cursor is plain data. Each choice has two over the same tokens: one runs ahead as tokens arrive and finds the stop string
+ * at once, the other follows as the answer is written. Replaying is what lets an answer be kept as token ids, whose memory is
+ * known beforehand. */
 #pragma once
 
 #include "engine/detokenizer.h"
@@ -39,4 +40,5 @@ struct char_counter {
 };
 
 void char_counter_init(struct char_counter *c, bool with_prompt);
-void char_counter_push(struct char_counter *c, const struct tokenizer *t, int32_t id, bool is_prompt, struct text_scratch *scratch);
+void char_counter_push(struct char_counter *c, const struct tokenizer *t, int32_t id, bool is_prompt,
+                       struct text_scratch *scratch);

@@ -1,5 +1,6 @@
 /* The server over the stand-in engine, with commands on standard input, each answered by one line:
- * `gate on|off`, `step N`, `stuck on|off`, `stats`. The flags are those of `tally serve`, as far as they mean something here. */
+ * `gate on|off`, `step N`, `stuck on|off`, `stats`. The flags are those of `tally serve`, as far as they mean something here.
+ * */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,9 +14,7 @@
 static struct server *server;
 static struct engine *engine;
 
-static void on_signal(int number) {
-    server_stop(server);
-}
+static void on_signal(int number) { server_stop(server); }
 
 static void command(char *line) {
     struct engine_stats stats;
@@ -26,8 +25,9 @@ static void command(char *line) {
     else if (strcmp(line, "stuck off") == 0) fake_engine_stuck(engine, false);
     else if (strncmp(line, "step ", 5) == 0) fake_engine_step(engine, atoi(line + 5));
     engine_stats_read(engine, &stats);
-    printf("{\"running\":%d,\"waiting\":%d,\"blocks_used\":%d,\"steps\":%llu,\"cancelled\":%llu}\n", stats.running, stats.waiting_seqs,
-           stats.blocks_used, (unsigned long long)stats.steps, (unsigned long long)stats.finished[FINISH_CANCELLED]);
+    printf("{\"running\":%d,\"waiting\":%d,\"blocks_used\":%d,\"steps\":%llu,\"cancelled\":%llu}\n", stats.running,
+           stats.waiting_seqs, stats.blocks_used, (unsigned long long)stats.steps,
+           (unsigned long long)stats.finished[FINISH_CANCELLED]);
     fflush(stdout);
 }
 

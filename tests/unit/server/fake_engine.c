@@ -42,9 +42,7 @@ static void post(struct engine *e, const struct engine_event *event) {
     e->events[e->n_events++] = *event;
 }
 
-static float fake_logprob(int32_t id) {
-    return -0.25f - 0.125f * (float)(id % 5);
-}
+static float fake_logprob(int32_t id) { return -0.25f - 0.125f * (float)(id % 5); }
 
 static void fill(struct engine_event *event, const struct sequence *s, int32_t id) {
     event->token = id;
@@ -57,7 +55,8 @@ static void fill(struct engine_event *event, const struct sequence *s, int32_t i
 }
 
 static struct engine_event event_of(const struct sequence *s, enum event_kind kind) {
-    return (struct engine_event){.id = s->id, .tag = s->tag, .choice = s->choice, .kind = kind, .token = -1, .at_us = clock_us()};
+    return (struct engine_event){
+        .id = s->id, .tag = s->tag, .choice = s->choice, .kind = kind, .token = -1, .at_us = clock_us()};
 }
 
 static void finish(struct engine *e, struct sequence *s, enum finish_reason reason) {
@@ -181,10 +180,17 @@ enum status engine_open(struct engine **out, const struct engine_options *option
     pthread_mutex_init(&e->mutex, NULL);
     pthread_cond_init(&e->changed, NULL);
     e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    for (int i = 0; i < LINE_COUNT; i++) e->plan.lines[i] = (struct ledger_line){.id = "other", .owner = "tests", .device = "host"};
+    for (int i = 0; i < LINE_COUNT; i++)
+        e->plan.lines[i] = (struct ledger_line){.id = "other", .owner = "tests", .device = "host"};
     struct ledger_line *line = &e->plan.lines[LINE_REQUESTS];
-    *line = (struct ledger_line){.id = "requests", .owner = "server", .device = "host", .lifetime = LIFETIME_SERVE, .is_arena = true,
-                                 .formula = "tests", .bytes = options->request_bytes, .granted = (options->request_bytes + 4095) / 4096 * 4096};
+    *line = (struct ledger_line){.id = "requests",
+                                 .owner = "server",
+                                 .device = "host",
+                                 .lifetime = LIFETIME_SERVE,
+                                 .is_arena = true,
+                                 .formula = "tests",
+                                 .bytes = options->request_bytes,
+                                 .granted = (options->request_bytes + 4095) / 4096 * 4096};
     e->plan.total = e->plan.peak = line->granted;
     *out = e;
     return ledger_open(&e->ledger, &e->plan, err);
@@ -209,9 +215,7 @@ void engine_close(struct engine *e) {
     free(e);
 }
 
-static const char *find(const char *text, size_t n, const char *word) {
-    return memmem(text, n, word, strlen(word));
-}
+static const char *find(const char *text, size_t n, const char *word) { return memmem(text, n, word, strlen(word)); }
 
 /* What the prompt asks the fake to say. */
 static void read_script(struct sequence *s) {
@@ -234,8 +238,14 @@ static void read_script(struct sequence *s) {
 
 static struct sequence *new_sequence(const struct engine_request *q, uint64_t id, int choice) {
     struct sequence *s = calloc(1, sizeof *s);
-    *s = (struct sequence){.id = id, .tag = q->tag, .choice = choice, .n_prompt = q->n_prompt, .max_tokens = q->max_tokens,
-                           .n_logprobs = q->n_logprobs, .ignore_eos = q->ignore_eos, .prompt_logprobs = q->prompt_logprobs,
+    *s = (struct sequence){.id = id,
+                           .tag = q->tag,
+                           .choice = choice,
+                           .n_prompt = q->n_prompt,
+                           .max_tokens = q->max_tokens,
+                           .n_logprobs = q->n_logprobs,
+                           .ignore_eos = q->ignore_eos,
+                           .prompt_logprobs = q->prompt_logprobs,
                            .arrival_us = q->arrival_us};
     s->prompt = malloc((size_t)q->n_prompt * sizeof *s->prompt);
     memcpy(s->prompt, q->prompt, (size_t)q->n_prompt * sizeof *s->prompt);
@@ -289,15 +299,17 @@ int engine_poll(struct engine *e, struct engine_event *events, int max) {
     return n;
 }
 
-int engine_event_fd(const struct engine *e) {
-    return e->event_fd;
-}
+int engine_event_fd(const struct engine *e) { return e->event_fd; }
 
 void engine_stats_read(const struct engine *e, struct engine_stats *stats) {
     struct engine *m = (struct engine *)(uintptr_t)e;
     pthread_mutex_lock(&m->mutex);
-    *stats = (struct engine_stats){.running = count_running(e), .blocks_total = BLOCKS_TOTAL, .prompt_tokens = e->prompt_tokens,
-                                   .generated_tokens = e->generated_tokens, .steps = e->steps, .stuck = e->stuck};
+    *stats = (struct engine_stats){.running = count_running(e),
+                                   .blocks_total = BLOCKS_TOTAL,
+                                   .prompt_tokens = e->prompt_tokens,
+                                   .generated_tokens = e->generated_tokens,
+                                   .steps = e->steps,
+                                   .stuck = e->stuck};
     for (const struct sequence *s = e->sequences; s; s = s->next) {
         stats->waiting_seqs += !s->is_running;
         if (s->is_running) stats->blocks_used += (s->n_prompt + s->n_done + 15) / 16;
@@ -307,25 +319,17 @@ void engine_stats_read(const struct engine *e, struct engine_stats *stats) {
     pthread_mutex_unlock(&m->mutex);
 }
 
-const struct engine_options *engine_resolved(const struct engine *e) {
-    return &e->options;
-}
+const struct engine_options *engine_resolved(const struct engine *e) { return &e->options; }
 
 struct ledger *engine_ledger(const struct engine *e) {
     return e->ledger;
 }
 
-const char *engine_model_name(const struct engine *e) {
-    return "fake-model";
-}
+const char *engine_model_name(const struct engine *e) { return "fake-model"; }
 
-const char *engine_backend_name(const struct engine *e) {
-    return "fake";
-}
+const char *engine_backend_name(const struct engine *e) { return "fake"; }
 
-int engine_vocab(const struct engine *e) {
-    return FAKE_VOCAB;
-}
+int engine_vocab(const struct engine *e) { return FAKE_VOCAB; }
 
 void fake_engine_gate(struct engine *e, bool on) {
     pthread_mutex_lock(&e->mutex);

@@ -1,9 +1,10 @@
 /* A stand-in for the engine and the tokenizer, so that the server is tested alone: deterministic tokens, and steps that happen
  * only when a test says so.
  *
- * Vocabulary: 256 bytes; 256 <s> (BOS, control); 257 </s> (end, control); 258 "llo"; 259 "wor"; 260 " the"; 261 half of "€"; 262 <|sep|> (control).
- * A prompt that contains "say:" is answered with the tokens of what follows, then </s>; "fail:" fails after two tokens; any other with
- * the alphabet, choice c beginning at letter c, until max_tokens. A sequence spends one step in prefill. */
+ * Vocabulary: 256 bytes; 256 <s> (BOS, control); 257 </s> (end, control); 258 "llo"; 259 "wor"; 260 " the"; 261 half of "€";
+ * 262 <|sep|> (control). A prompt that contains "say:" is answered with the tokens of what follows, then </s>; "fail:" fails
+ * after two tokens; any other with the alphabet, choice c beginning at letter c, until max_tokens. A sequence spends one step
+ * in prefill. */
 #pragma once
 
 #include "engine/engine.h"

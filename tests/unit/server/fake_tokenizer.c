@@ -12,23 +12,22 @@ struct tokenizer_scratch {
 
 static struct tokenizer the_tokenizer;
 static bool adds_bos;
-static const struct { int32_t id; const char *text; } longer[] = {
+static const struct {
+    int32_t id;
+    const char *text;
+} longer[] = {
     {258, "llo"}, {259, "wor"}, {260, " the"}, {261, "\xe2\x82"}, {256, "<s>"}, {257, "</s>"}, {262, "<|sep|>"},
 };
 static char bytes[256];
 
-void fake_tokenizer_set_bos(bool on) {
-    adds_bos = on;
-}
+void fake_tokenizer_set_bos(bool on) { adds_bos = on; }
 
 const struct tokenizer *engine_tokenizer(const struct engine *e) {
     for (int i = 0; i < 256 && !bytes[255]; i++) bytes[i] = (char)i;
     return &the_tokenizer;
 }
 
-int tokenizer_n_tokens(const struct tokenizer *t) {
-    return FAKE_VOCAB;
-}
+int tokenizer_n_tokens(const struct tokenizer *t) { return FAKE_VOCAB; }
 
 struct text_view tokenizer_piece(const struct tokenizer *t, int32_t id) {
     if (id < 256) return (struct text_view){&bytes[id], 1};
@@ -37,17 +36,11 @@ struct text_view tokenizer_piece(const struct tokenizer *t, int32_t id) {
     return (struct text_view){"", 0};
 }
 
-bool tokenizer_is_control(const struct tokenizer *t, int32_t id) {
-    return id == 256 || id == 257 || id == 262;
-}
+bool tokenizer_is_control(const struct tokenizer *t, int32_t id) { return id == 256 || id == 257 || id == 262; }
 
-bool tokenizer_is_end(const struct tokenizer *t, int32_t id) {
-    return id == FAKE_END;
-}
+bool tokenizer_is_end(const struct tokenizer *t, int32_t id) { return id == FAKE_END; }
 
-int32_t tokenizer_bos(const struct tokenizer *t) {
-    return adds_bos ? FAKE_BOS : -1;
-}
+int32_t tokenizer_bos(const struct tokenizer *t) { return adds_bos ? FAKE_BOS : -1; }
 
 static int32_t longest_at(const char *text, size_t n, unsigned flags, size_t *length) {
     for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
@@ -76,9 +69,7 @@ int fake_encode(const char *text, size_t n, unsigned flags, int32_t *ids, int ma
     return count;
 }
 
-size_t tokenizer_scratch_bytes(size_t max_bytes) {
-    return sizeof(struct tokenizer_scratch);
-}
+size_t tokenizer_scratch_bytes(size_t max_bytes) { return sizeof(struct tokenizer_scratch); }
 
 struct tokenizer_scratch *tokenizer_scratch_create(struct memory_source memory, size_t max_bytes, struct err *err) {
     struct tokenizer_scratch *s = memory.alloc(memory.context, sizeof *s);
@@ -96,6 +87,4 @@ enum status tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch
 }
 
 /* The detokenizer is the real one and asks this of its tokenizer. */
-bool tokenizer_drops_first_space(const struct tokenizer *t) {
-    return false;
-}
+bool tokenizer_drops_first_space(const struct tokenizer *t) { return false; }

@@ -10,14 +10,14 @@
 #include "server/api_error.h"
 
 static void every_status_has_an_http_code_that_is_counted(void **unused) {
-#define X(name, text)                                                                                                  \
-    {                                                                                                                  \
-        const struct api_error *e = api_error_of(STATUS_##name);                                                       \
-        bool is_counted = false;                                                                                       \
-        for (int i = 0; api_error_http_codes[i]; i++) is_counted = is_counted || api_error_http_codes[i] == e->http;   \
-        assert_true(is_counted);                                                                                       \
-        assert_non_null(e->type);                                                                                      \
-        assert_non_null(e->code);                                                                                      \
+#define X(name, text)                                                                                                          \
+    {                                                                                                                          \
+        const struct api_error *e = api_error_of(STATUS_##name);                                                               \
+        bool is_counted = false;                                                                                               \
+        for (int i = 0; api_error_http_codes[i]; i++) is_counted = is_counted || api_error_http_codes[i] == e->http;           \
+        assert_true(is_counted);                                                                                               \
+        assert_non_null(e->type);                                                                                              \
+        assert_non_null(e->code);                                                                                              \
     }
     STATUS_TABLE(X)
 #undef X
@@ -51,7 +51,8 @@ static void a_message_that_does_not_fit_is_answered_by_the_statuss_own_text(void
     api_error_write(&o, &err, NULL);
     assert_false(o.overflow);
     json_t *root = json_loadb(memory, o.n, 0, NULL);
-    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "error"), "message")), status_text(STATUS_TOO_LARGE));
+    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "error"), "message")),
+                        status_text(STATUS_TOO_LARGE));
     json_decref(root);
 }
 

@@ -22,9 +22,28 @@ static enum status parse(const char *text) {
 
 static void documents_that_are_not_one_clean_object_are_refused(void **unused) {
     static const char *const bad[] = {
-        "", "{", "[]", "[1]", "null", "5", "\"x\"", "{} x", "{\"a\":1,}", "{\"a\":1,\"a\":2}", "{\"a\":NaN}", "{\"a\":Infinity}", "{\"a\":1e999}",
-        "{\"a\":99999999999999999999}", "{\"a\":\"\\ud800\"}", "{\"a\":\"\\udc00\\ud800\"}", "{\"a\":\"\\u0000\"}", "{\"a\":\"\xff\"}",
-        "{\"a\":\"\xed\xa0\x80\"}", "\xef\xbb\xbf{}", "{'a':1}", "{a:1}",
+        "",
+        "{",
+        "[]",
+        "[1]",
+        "null",
+        "5",
+        "\"x\"",
+        "{} x",
+        "{\"a\":1,}",
+        "{\"a\":1,\"a\":2}",
+        "{\"a\":NaN}",
+        "{\"a\":Infinity}",
+        "{\"a\":1e999}",
+        "{\"a\":99999999999999999999}",
+        "{\"a\":\"\\ud800\"}",
+        "{\"a\":\"\\udc00\\ud800\"}",
+        "{\"a\":\"\\u0000\"}",
+        "{\"a\":\"\xff\"}",
+        "{\"a\":\"\xed\xa0\x80\"}",
+        "\xef\xbb\xbf{}",
+        "{'a':1}",
+        "{a:1}",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(parse(bad[i]), STATUS_INVALID);
@@ -80,7 +99,7 @@ static void getters_check_type_and_range_and_name_the_path(void **unused) {
     assert_string_equal(err.text, "s: must be an integer, not a string");
     assert_int_equal(json_in_int(root, "", "t", 0, 9, &n, &err), STATUS_INVALID);
     assert_int_equal(json_in_int(root, "", "big", 0, INT32_MAX, &n, &err), STATUS_INVALID); /* not cut to 1 */
-    assert_int_equal(json_in_number(root, "", "n", 0, 9, &x, &err), STATUS_OK); /* an integer is a number */
+    assert_int_equal(json_in_number(root, "", "n", 0, 9, &x, &err), STATUS_OK);             /* an integer is a number */
     assert_true(x == 5);
     assert_int_equal(json_in_number(root, "", "real", 0, 1, &x, &err), STATUS_INVALID);
     assert_int_equal(json_in_number(root, "", "s", 0, 1, &x, &err), STATUS_INVALID);

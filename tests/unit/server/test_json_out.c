@@ -51,8 +51,12 @@ static void commas_come_where_they_belong(void **unused) {
 }
 
 static void numbers_have_nine_digits_and_are_never_nan_or_infinite(void **unused) {
-    static const struct { double value; const char *text; } cases[] = {
-        {0.1, "0.1"}, {-1.2345678, "-1.2345678"}, {1e-7, "1e-07"}, {1, "1"}, {NAN, "null"}, {INFINITY, "null"}, {-INFINITY, "null"}, {-9999, "-9999"},
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {
+        {0.1, "0.1"},  {-1.2345678, "-1.2345678"}, {1e-7, "1e-07"},     {1, "1"},
+        {NAN, "null"}, {INFINITY, "null"},         {-INFINITY, "null"}, {-9999, "-9999"},
     };
     char memory[64];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -82,7 +86,10 @@ static void an_append_that_does_not_fit_is_dropped_whole_and_sticks(void **unuse
 static size_t random_text(char *text, size_t max) {
     size_t n = next_random() % max;
     int kind = (int)(next_random() % 3);
-    for (size_t i = 0; i < n; i++) text[i] = kind == 0 ? (char)next_random() : kind == 1 ? (char)(next_random() % 128) : "\xe2\x82\xac\"\\\n/"[next_random() % 7];
+    for (size_t i = 0; i < n; i++)
+        text[i] = kind == 0   ? (char)next_random()
+                  : kind == 1 ? (char)(next_random() % 128)
+                              : "\xe2\x82\xac\"\\\n/"[next_random() % 7];
     return n;
 }
 

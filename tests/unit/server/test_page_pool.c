@@ -19,7 +19,11 @@ static void runs_never_overlap_and_all_comes_back(void **unused) {
     printf("seed %u\n", seed);
     struct page_pool pool;
     char *memory = malloc(page_pool_bytes(PAGES * PAGE_BYTES));
-    struct { unsigned char *run; size_t bytes; unsigned char mark; } held[16] = {{0}};
+    struct {
+        unsigned char *run;
+        size_t bytes;
+        unsigned char mark;
+    } held[16] = {{0}};
     page_pool_init(&pool, memory, PAGES * PAGE_BYTES);
     for (int round = 0; round < 20000; round++) {
         int i = rand_r(&seed) % 16;

@@ -26,7 +26,8 @@ static void a_wrong_method_names_those_allowed_and_an_unknown_path_none(void **u
     assert_string_equal(allow, "POST, OPTIONS");
     assert_null(route_find("OPTIONS", "/health", &allow));
     assert_string_equal(allow, "GET, HEAD, OPTIONS");
-    static const char *const unknown[] = {"", "/", "/v1", "/v1/completions/", "/v1/completionsx", "/V1/COMPLETIONS", "//health"};
+    static const char *const unknown[] = {"",        "/", "/v1", "/v1/completions/", "/v1/completionsx", "/V1/COMPLETIONS",
+                                          "//health"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         assert_null(route_find("GET", unknown[i], &allow));
         assert_null(allow);

@@ -17,9 +17,9 @@
 
 static void buckets_hold_what_is_at_most_their_bound(void **unused) {
     struct histogram h = {0};
-    metrics_observe(&h, 1000);   /* exactly 1 ms */
+    metrics_observe(&h, 1000); /* exactly 1 ms */
     metrics_observe(&h, 1001);
-    metrics_observe(&h, -5);     /* a clock that went back counts as 0 */
+    metrics_observe(&h, -5); /* a clock that went back counts as 0 */
     metrics_observe(&h, INT64_MAX);
     assert_int_equal(h.counts[0], 2);
     assert_int_equal(h.counts[1], 1);

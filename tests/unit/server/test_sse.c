@@ -31,12 +31,22 @@ static bool has_failed;
 static void set_up(bool logprobs) {
     static const int32_t ids[2][N] = {{'a', 261, 0xac, 258, 259, '"'}, {'x', '\n'}};
     static const int32_t prompt_ids[] = {'p'};
-    completion = (struct completion){.n = 2, .max_tokens = N, .n_logprobs = logprobs ? 1 : -1, .n_prompts = 1, .n_choices = 2, .prompts = &prompt,
-                                     .choices = choices, .id = "cmpl-1", .created = 5, .model_name = "m\"x", .include_usage = true};
+    completion = (struct completion){.n = 2,
+                                     .max_tokens = N,
+                                     .n_logprobs = logprobs ? 1 : -1,
+                                     .n_prompts = 1,
+                                     .n_choices = 2,
+                                     .prompts = &prompt,
+                                     .choices = choices,
+                                     .id = "cmpl-1",
+                                     .created = 5,
+                                     .model_name = "m\"x",
+                                     .include_usage = true};
     prompt = (struct completion_prompt){.ids = prompt_ids, .n = 1};
     has_failed = false;
     for (int c = 0; c < 2; c++) {
-        choices[c] = (struct completion_choice){.records = records[c], .tops = logprobs ? tops[c] : NULL, .stop_hit = -1, .is_prompt_given = true};
+        choices[c] = (struct completion_choice){
+            .records = records[c], .tops = logprobs ? tops[c] : NULL, .stop_hit = -1, .is_prompt_given = true};
         text_cursor_init(&choices[c].given, false);
         char_counter_init(&choices[c].given_chars, false);
         choices[c].arrived = choices[c].given;
@@ -44,7 +54,8 @@ static void set_up(bool logprobs) {
             int hit;
             records[c][i] = (struct token_record){.id = ids[c][i], .logprob = i ? -0.5f : -INFINITY, .n_top = logprobs};
             tops[c][i] = (struct top_record){ids[c][i], records[c][i].logprob};
-            records[c][i].is_releasing = text_cursor_push(&choices[c].arrived, engine_tokenizer(NULL), &completion.stops, ids[c][i], &scratch.text, &hit) > 0;
+            records[c][i].is_releasing = text_cursor_push(&choices[c].arrived, engine_tokenizer(NULL), &completion.stops,
+                                                          ids[c][i], &scratch.text, &hit) > 0;
         }
     }
 }

@@ -1,4 +1,5 @@
-/* Stop strings against the definition: the text up to where the first stop string ends, less that string, however the text was cut. */
+/* Stop strings against the definition: the text up to where the first stop string ends, less that string, however the text was
+ * cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +58,8 @@ static int defined(const struct stop_set *set, const char *text, char *out) {
         int best = -1;
         for (int i = 0; i < set->n; i++) {
             size_t m = set->strings[i].n;
-            if (m <= end && memcmp(text + end - m, set->strings[i].text, m) == 0 && (best < 0 || m > set->strings[best].n)) best = i;
+            if (m <= end && memcmp(text + end - m, set->strings[i].text, m) == 0 && (best < 0 || m > set->strings[best].n))
+                best = i;
         }
         if (best < 0) continue;
         memcpy(out, text, end - set->strings[best].n);
@@ -114,7 +116,8 @@ static void random_texts_and_stops_agree_with_the_definition_however_cut(void **
         int hit = defined(&set, text, wanted);
         for (size_t piece = 1; piece < 8; piece++) {
             int found = run(&set, text, piece, got);
-            if (strcmp(got, wanted) != 0) fail_msg("text %s, first stop %s, pieces of %zu: %s, not %s", text, strings[0], piece, got, wanted);
+            if (strcmp(got, wanted) != 0)
+                fail_msg("text %s, first stop %s, pieces of %zu: %s, not %s", text, strings[0], piece, got, wanted);
             assert_int_equal(found < 0, hit < 0);
             if (hit >= 0) assert_string_equal(strings[found], strings[hit]);
         }
