@@ -80,26 +80,11 @@ static bool add_merge(struct tokenizer *t, struct text_view merge, uint32_t rank
     return true;
 }
 
-struct single {
-    int32_t id;
-    int n;
-};
-
-static void take_single(void *context, int32_t id, const char *text, size_t n) {
-    struct single *s = context;
-    (void)text;
-    (void)n;
-    s->id = id;
-    s->n++;
-}
-
 /* Does merging the piece give the token itself? Long pieces are not worth knowing. */
 static bool is_whole(const struct tokenizer *t, int32_t id) {
     struct text_view piece = token_table_piece(&t->table, id);
     if (piece.n == 0 || piece.n > MERGE_SHORT || token_table_find(&t->table, piece.data, piece.n) != id) return false;
-    struct single s = {-1, 0};
-    merge_word(NULL, piece.data, piece.n, t, (struct merge_ops){lookup, symbol, take_single}, &s);
-    return s.n == 1 && s.id == id;
+    return merge_makes(piece.data, piece.n, t, lookup, symbol, id);
 }
 
 bool bpe_build(struct tokenizer *t, const struct vocab *vocab) {

@@ -219,3 +219,23 @@ MERGE_INLINE void merge_word(const struct merge_space *space, const char *text, 
     w.start[symbols] = (uint32_t)n;
     merge_short_run(&w, symbols, text, tables, ops, context);
 }
+
+struct merge_outcome {
+    int32_t id;
+    int n;
+};
+
+static inline void merge_note_outcome(void *context, int32_t id, const char *text, size_t n) {
+    struct merge_outcome *outcome = context;
+    (void)text;
+    (void)n;
+    outcome->id = id;
+    outcome->n++;
+}
+
+/* Does merging text[0..n), n at most MERGE_SHORT, leave one symbol, and is it `id`? */
+MERGE_INLINE bool merge_makes(const char *text, size_t n, const void *tables, merge_lookup lookup, merge_symbol symbol, int32_t id) {
+    struct merge_outcome outcome = {-1, 0};
+    merge_word(NULL, text, n, tables, (struct merge_ops){lookup, symbol, merge_note_outcome}, &outcome);
+    return outcome.n == 1 && outcome.id == id;
+}

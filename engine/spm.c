@@ -1,5 +1,10 @@
 /* SentencePiece-BPE: characters merged by the score of what they become, best first, leftmost among equals; a character that is no
- * token falls back to its bytes. Spaces are spelled ▁ in the file and are spaces in pieces here; a ▁ in a text is a space too. */
+ * token falls back to its bytes. Spaces are spelled ▁ in the file and are spaces in pieces here; a ▁ in a text is a space too.
+ *
+ * The family has no pre-tokenizer: a whole text is one word. But where no piece has a space after something else, as in most
+ * vocabularies, no merge can ever join the two, so a text may be cut before such spaces, and each part merged alone, without
+ * changing an id. That is looked for when the tables are built, and makes merging short; as in byte-level BPE, a part that is
+ * itself a token which merging gives is then found in one look. Other vocabularies take the text as one long word. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +14,7 @@
 
 #define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
+static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
 
 /* "<0x0A>" → 10; −1 for any other text. */
 static int byte_of_text(const char *text, size_t n) {
@@ -37,9 +40,7 @@ size_t spm_piece(char *out, const char *text, size_t n) {
     return 1;
 }
 
-size_t spm_bytes(const struct vocab *vocab) {
-    return (size_t)vocab->n_tokens * sizeof(uint32_t) + 64;
-}
+size_t spm_bytes(const struct vocab *vocab) { return (size_t)vocab->n_tokens * sizeof(uint32_t) + 64; }
 
 /* A float as an unsigned that orders the other way round: the best score has the least rank. */
 static uint32_t rank_of_score(float score) {
@@ -51,16 +52,11 @@ static uint32_t rank_of_score(float score) {
     return rank == MERGE_NONE ? rank - 1 : rank;
 }
 
-bool spm_build(struct tokenizer *t, const struct vocab *vocab) {
-    t->ranks = arena_alloc(&t->arena, (size_t)vocab->n_tokens * sizeof *t->ranks);
-    if (!t->ranks) return false;
-    for (int b = 0; b < 256; b++) t->byte_ids[b] = -1;
-    for (int32_t id = 0; id < vocab->n_tokens; id++) {
-        t->ranks[id] = rank_of_score(vocab->scores ? vocab->scores[id] : -(float)id);
-        int byte = byte_of_text(vocab->tokens[id].data, (size_t)vocab->tokens[id].n);
-        if (byte >= 0) t->byte_ids[byte] = id;
-    }
-    return true;
+/* Can this piece, made by merging, hold the end of one word and the beginning of the next? */
+static bool crosses_words(struct text_view piece) {
+    for (uint64_t i = 1; i < piece.n; i++)
+        if (piece.data[i] == ' ' && piece.data[i - 1] != ' ') return true;
+    return false;
 }
 
 static struct merge lookup(const void *tables, int32_t left, int32_t right, const char *text, size_t n) {
@@ -77,6 +73,27 @@ static size_t symbol(const void *tables, const char *text, size_t n, int32_t *id
     size_t used = length ? (size_t)length : 1;
     *id = token_table_find(&t->table, text, used);
     return used;
+}
+
+static void note_piece(struct tokenizer *t, int32_t id) {
+    struct text_view piece = token_table_piece(&t->table, id);
+    if (piece.n == 0 || token_table_find(&t->table, piece.data, (size_t)piece.n) != id) return; /* never made by merging */
+    if (crosses_words(piece)) t->cuts_at_spaces = false;
+    if (piece.n <= MERGE_SHORT && merge_makes(piece.data, (size_t)piece.n, t, lookup, symbol, id)) t->flags[id] |= FLAG_WHOLE;
+}
+
+bool spm_build(struct tokenizer *t, const struct vocab *vocab) {
+    t->ranks = arena_alloc(&t->arena, (size_t)vocab->n_tokens * sizeof *t->ranks);
+    if (!t->ranks) return false;
+    for (int b = 0; b < 256; b++) t->byte_ids[b] = -1;
+    for (int32_t id = 0; id < vocab->n_tokens; id++) {
+        t->ranks[id] = rank_of_score(vocab->scores ? vocab->scores[id] : -(float)id);
+        int byte = byte_of_text(vocab->tokens[id].data, (size_t)vocab->tokens[id].n);
+        if (byte >= 0) t->byte_ids[byte] = id;
+    }
+    t->cuts_at_spaces = true;
+    for (int32_t id = 0; id < vocab->n_tokens; id++) note_piece(t, id);
+    return true;
 }
 
 struct emit_context {
@@ -97,11 +114,29 @@ static void emit(void *context, int32_t id, const char *text, size_t n) {
     }
 }
 
+static void encode_word(const struct tokenizer *t, const struct merge_space *space, const char *word, size_t n,
+                        struct emit_context *c) {
+    int32_t id = token_table_find(&t->table, word, n);
+    if (id >= 0 && (t->flags[id] & FLAG_WHOLE)) id_sink_put(c->sink, id);
+    else merge_word(space, word, n, t, (struct merge_ops){lookup, symbol, emit}, c);
+}
+
+/* Where the word at text[0..n) ends: before the first space that follows something else. */
+static size_t word_bytes(const char *text, size_t n) {
+    size_t i = 0;
+    while (i < n && text[i] == ' ') i++;
+    const char *space = i < n ? memchr(text + i, ' ', n - i) : NULL;
+    return space ? (size_t)(space - text) : n;
+}
+
 void spm_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n, struct id_sink *sink) {
     if (n == 0) return;
     size_t used = 0;
     if (t->add_space_prefix) s->normalized[used++] = ' ';
     used += unmark(s->normalized + used, text, n);
     struct emit_context c = {t, sink};
-    merge_word(&s->space, s->normalized, used, t, (struct merge_ops){lookup, symbol, emit}, &c);
+    for (size_t i = 0, word; i < used; i += word) {
+        word = t->cuts_at_spaces ? word_bytes(s->normalized + i, used - i) : used - i;
+        encode_word(t, &s->space, s->normalized + i, word, &c);
+    }
 }

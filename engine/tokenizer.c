@@ -244,20 +244,19 @@ static enum status encode_all(const struct tokenizer *t, struct tokenizer_scratc
     return status ? status : encode_plain(t, s, text + from, n - from, sink, err);
 }
 
-/* Puts BOS in front, unless the text began with it. */
+/* Puts BOS in front, unless the text began with it. The sink has room for one id at least. */
 static void prepend_bos(const struct tokenizer *t, struct id_sink *sink) {
-    if (sink->n > 0 && sink->max > 0 && sink->ids[0] == t->bos) return;
-    size_t kept = sink->n < sink->max ? sink->n : sink->max;
-    if (sink->max > 0) {
-        memmove(sink->ids + 1, sink->ids, (kept == sink->max ? kept - 1 : kept) * sizeof *sink->ids);
-        sink->ids[0] = t->bos;
-    }
+    if (sink->n > 0 && sink->ids[0] == t->bos) return;
+    size_t kept = sink->n < sink->max ? sink->n : sink->max - 1;
+    memmove(sink->ids + 1, sink->ids, kept * sizeof *sink->ids);
+    sink->ids[0] = t->bos;
     sink->n++;
 }
 
 enum status tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n, unsigned flags,
                              int32_t *ids, size_t max_ids, size_t *n_ids, struct err *err) {
-    struct id_sink sink = {ids, 0, max_ids};
+    int32_t first; /* where nothing is asked for but the count, which depends on it */
+    struct id_sink sink = max_ids > 0 ? (struct id_sink){ids, 0, max_ids} : (struct id_sink){&first, 0, 1};
     *n_ids = 0;
     if (n > s->max_bytes)
         return err_set_param(err, STATUS_TOO_LARGE, "prompt", "prompt: is %zu bytes, at most %zu are allowed", n, s->max_bytes);

@@ -43,6 +43,7 @@ struct tokenizer {
     size_t merge_mask;
     /* SPM */
     uint32_t *ranks;              /* [n_tokens] by score, best 0 */
+    bool cuts_at_spaces;          /* no merge joins a space to what is before it */
     struct special_tokens special;
 };
 
