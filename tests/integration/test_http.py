@@ -723,9 +723,12 @@ class Limits(Case):
         held.close()
         self.server.wait_state(waiting=0)
 
-    def test_connections_past_the_limit_wait_and_are_served_later(self):
-        idle = [self.server.connect() for _ in range(7)]
-        self.assertEqual(self.server.get("/health")[0], 200)
+    def test_connections_past_the_limit_wait_and_are_served_when_one_closes(self):
+        idle = [self.server.connect() for _ in range(8)]
+        with self.server.connect() as waiting:
+            waiting.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            idle[0].close()
+            self.assertEqual(read_answer(waiting.makefile("rb"))[0], 200)
         for s in idle:
             s.close()
 
