@@ -16,6 +16,7 @@ static const char usage[] =
     "  --golden FILE        against an exact reference (made by tests/golden/make.py): perplexity on its ids, a lower bound of the\n"
     "                       KL divergence, and greedy outputs up to where they part\n"
     "  --tokens N           at most the first N tokens (default: all)\n"
+    "  --prompts N          at most the first N greedy prompts of --golden (default: all)\n"
     "  --context N          window of --text, in tokens (default: 2048, at most the model's)\n"
     "  --activations KIND   int8, as served, or f32: exact and slow (default: int8)\n"
     "  --threads N          (default: every usable CPU)\n"
@@ -24,7 +25,7 @@ static const char usage[] =
 
 struct eval_options {
     const char *model, *text, *golden, *logprobs;
-    int tokens, context, threads;
+    int tokens, prompts, context, threads;
     bool f32, json;
 };
 
@@ -195,8 +196,8 @@ static int parse(int argc, char **argv, struct eval_options *o) {
     static const struct option flags[] = {
         {"text", required_argument, NULL, 't'},     {"golden", required_argument, NULL, 'g'},  {"tokens", required_argument, NULL, 'n'},
         {"context", required_argument, NULL, 'c'},  {"activations", required_argument, NULL, 'a'}, {"threads", required_argument, NULL, 'p'},
-        {"logprobs", required_argument, NULL, 'l'}, {"json", no_argument, NULL, 'j'},          {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"prompts", required_argument, NULL, 'q'},  {"logprobs", required_argument, NULL, 'l'}, {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
     };
     int c;
     optind = 1;
@@ -204,6 +205,7 @@ static int parse(int argc, char **argv, struct eval_options *o) {
         case 't': o->text = optarg; break;
         case 'g': o->golden = optarg; break;
         case 'n': o->tokens = parse_count("tokens", optarg); break;
+        case 'q': o->prompts = parse_count("prompts", optarg); break;
         case 'c': o->context = parse_count("context", optarg); break;
         case 'p': o->threads = parse_count("threads", optarg); break;
         case 'l': o->logprobs = optarg; break;
@@ -235,7 +237,7 @@ static enum status measure(struct evaluator *e, const struct eval_options *o, FI
         json_error_t where;
         json_t *golden = json_load_file(o->golden, JSON_ALLOW_NUL, &where);
         if (!golden) return err_set(err, STATUS_CORRUPT, "eval: %s: line %d: %s", o->golden, where.line, where.text);
-        s = eval_golden(e, golden, o->tokens, logprobs, &g, err);
+        s = eval_golden(e, golden, (struct golden_limits){o->tokens, o->prompts}, logprobs, &g, err);
         json_decref(golden);
         if (s) return s;
         if (!o->json) print_golden(&g);

@@ -157,27 +157,28 @@ static enum status compare_greedy_one(struct evaluator *e, const json_t *entry, 
     return s;
 }
 
-static enum status compare_greedy(struct evaluator *e, const json_t *entries, struct golden_result *out, struct err *err) {
-    size_t i;
-    const json_t *entry;
+static enum status compare_greedy(struct evaluator *e, const json_t *entries, int limit, struct golden_result *out, struct err *err) {
+    size_t n = json_array_size(entries);
+    if (limit > 0 && (size_t)limit < n) n = (size_t)limit;
     out->has_greedy = true;
-    json_array_foreach((json_t *)(uintptr_t)entries, i, entry) {
-        enum status s = compare_greedy_one(e, entry, out, err);
+    for (size_t i = 0; i < n; i++) {
+        enum status s = compare_greedy_one(e, json_array_get(entries, i), out, err);
         if (s) return s;
-        fprintf(stderr, "\rgreedy %zu of %zu ", i + 1, json_array_size(entries));
+        fprintf(stderr, "\rgreedy %zu of %zu ", i + 1, n);
     }
     fputc('\n', stderr);
     return STATUS_OK;
 }
 
-enum status eval_golden(struct evaluator *e, const json_t *golden, int limit, FILE *logprobs, struct golden_result *out, struct err *err) {
+enum status eval_golden(struct evaluator *e, const json_t *golden, struct golden_limits limits, FILE *logprobs,
+                        struct golden_result *out, struct err *err) {
     memset(out, 0, sizeof *out);
     const json_t *perplexity = json_object_get(golden, "perplexity"), *top = json_object_get(golden, "top");
     const json_t *greedy = json_object_get(golden, "greedy");
     enum status s = STATUS_OK;
     if (!perplexity && !top && !greedy) return bad(err, "perplexity, top or greedy");
-    if (perplexity && (s = compare_perplexity(e, perplexity, limit, logprobs, out, err))) return s;
+    if (perplexity && (s = compare_perplexity(e, perplexity, limits.n_ids, logprobs, out, err))) return s;
     if (top && (s = compare_top(e, top, out, err))) return s;
-    if (json_is_array(greedy)) s = compare_greedy(e, greedy, out, err);
+    if (json_is_array(greedy)) s = compare_greedy(e, greedy, limits.n_prompts, out, err);
     return s;
 }

@@ -31,5 +31,12 @@ struct golden_result {
     double max_logprob_difference; /* of greedy tokens before any parting */
 };
 
-/* STATUS_CORRUPT names the golden file's field at fault. limit: at most that many ids of `perplexity` (0: all). */
-enum status eval_golden(struct evaluator *e, const json_t *golden, int limit, FILE *logprobs, struct golden_result *out, struct err *err);
+/* How much of a golden file is used; 0: all of it. */
+struct golden_limits {
+    int n_ids;     /* of `perplexity` */
+    int n_prompts; /* of `greedy` */
+};
+
+/* STATUS_CORRUPT names the golden file's field at fault. logprobs: as of eval_perplexity, for the ids of `perplexity`. */
+enum status eval_golden(struct evaluator *e, const json_t *golden, struct golden_limits limits, FILE *logprobs,
+                        struct golden_result *out, struct err *err);
