@@ -53,7 +53,7 @@ struct sampling {
 struct engine_request {
     const int32_t *prompt;   /* copied; ids in range, at least one */
     int n_prompt;
-    int max_tokens;          /* of completion; n_prompt + max_tokens ≤ max_context. 0 only with prompt_logprobs or echo */
+    int max_tokens;          /* of completion; n_prompt + max_tokens ≤ max_context. 0: the prompt alone */
     int n_choices;           /* 1..MAX_CHOICES; each is a sequence, the prompt's full blocks are shared */
     struct sampling sampling;
     bool ignore_eos;

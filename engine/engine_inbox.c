@@ -23,8 +23,7 @@ void engine_inbox_deinit(struct engine *e) {
 static enum status check_request(const struct engine *e, const struct engine_request *r, struct err *err) {
     int vocab = engine_vocab(e);
     if (r->n_prompt < 1) return err_set_param(err, STATUS_INVALID, "prompt", "prompt: is empty, at least one token is needed");
-    if (r->max_tokens < 0 || (r->max_tokens == 0 && !r->prompt_logprobs))
-        return err_set_param(err, STATUS_INVALID, "max_tokens", "max_tokens: is %d, at least 1 is needed", r->max_tokens);
+    if (r->max_tokens < 0) return err_set_param(err, STATUS_INVALID, "max_tokens", "max_tokens: is %d, at least 0 is needed", r->max_tokens);
     if ((int64_t)r->n_prompt + r->max_tokens > e->options.max_context)
         return err_set_param(err, STATUS_INVALID, r->n_prompt >= e->options.max_context ? "prompt" : "max_tokens",
                              "This model's maximum context length is %d tokens. However, you requested %lld tokens (%d in the prompt, %d "
@@ -117,6 +116,7 @@ void engine_inbox_free(struct engine *e, int32_t request) {
     pthread_mutex_lock(&in->lock);
     e->store.requests[request].id = 0;
     e->store.requests[request].is_known = false;
+    atomic_store(&e->store.requests[request].cancel_mask, 0); /* a cancel that came with the last token must not be waited for */
     e->store.requests[request].next = in->first_free;
     in->first_free = request;
     pthread_mutex_unlock(&in->lock);

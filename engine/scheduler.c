@@ -5,8 +5,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/err.h"
 
-#define MAX_BYPASS 64      /* rule 3 */
-#define BYPASS_LOOK 16     /* how far behind the head it looks */
+#define BYPASS_LOOK 16     /* how far behind the head of the queue rule 3 looks */
 #define RESERVE_DECAY 64   /* quiet steps after which the reserve shrinks by one */
 #define RESERVE_SHARE 8    /* it is at most this part of the pool */
 
@@ -250,13 +249,15 @@ static void share_blocks(struct scheduler *s, struct sequence *q, const struct s
     q->computed = n_shared;
 }
 
-/* Starts a request's next choice; 0 when it does not fit or must wait for its sibling, else the tokens scheduled. */
+#define WAITS_FOR_SIBLING (-1)
+
+/* Starts a request's next choice: the tokens scheduled; 0 when it lacks blocks, or WAITS_FOR_SIBLING. */
 static int start(struct scheduler *s, int32_t request, int budget) {
     struct request *r = &s->store->requests[request];
     int n_prompt = r->params.n_prompt, n_shared = (n_prompt - 1) / s->block_tokens * s->block_tokens;
     bool is_waiting;
     const struct sequence *sibling = find_sibling(s, request, n_shared, &is_waiting);
-    if (is_waiting) return 0;
+    if (is_waiting) return WAITS_FOR_SIBLING;
     if (!sibling) n_shared = 0;
     if (!has_room(s, blocks_for(s, n_prompt) - n_shared / s->block_tokens)) {
         s->limit = LIMIT_BLOCKS;
@@ -275,20 +276,23 @@ static int start(struct scheduler *s, int32_t request, int budget) {
     return q->n_scheduled;
 }
 
-/* The head of the queue, or by rule 3 one behind it; 0 when nobody can start now. */
+/* The requests from the head up to `end` (not included) were passed by one behind them. */
+static void count_bypass(struct scheduler *s, int32_t end) {
+    for (int32_t i = s->queue_first; i != end; i = s->store->requests[i].next) s->store->requests[i].n_bypassed++;
+}
+
+/* The first of the queue that can start, by rule 3; 0 when nobody can now. A request that waits for a sibling's prompt holds nobody up. */
 static int start_next(struct scheduler *s, int budget) {
-    int32_t head = s->queue_first;
-    int n = start(s, head, budget);
-    if (n) return n;
-    struct request *first = &s->store->requests[head];
-    if (first->n_bypassed >= MAX_BYPASS) return 0;
-    int32_t i = first->next;
-    for (int looked = 0; i >= 0 && looked < BYPASS_LOOK; looked++) {
-        int32_t next = s->store->requests[i].next; /* starting may take i off the queue */
-        if ((n = start(s, i, budget))) {
-            first->n_bypassed++;
+    int32_t i = s->queue_first;
+    for (int looked = 0; i >= 0 && looked <= BYPASS_LOOK; looked++) {
+        const struct request *r = &s->store->requests[i];
+        int32_t next = r->next; /* starting may take i off the queue */
+        int n = start(s, i, budget);
+        if (n > 0) {
+            count_bypass(s, r->n_unstarted > 0 ? i : next);
             return n;
         }
+        if (n == 0 && r->n_bypassed >= SCHEDULER_MAX_BYPASS) return 0;
         i = next;
     }
     return 0;

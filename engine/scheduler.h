@@ -15,7 +15,8 @@
  *   2. A sequence is admitted only if the watermark stays free besides, except into an empty engine. The watermark is a block for each
  *      running sequence and a reserve that doubles with each preemption and decays without: after a preemption nobody is admitted into
  *      the space that decoding is about to need, so resume → preempt → resume cannot cycle.
- *   3. A request at the head of the queue that lacks blocks lets smaller ones pass, at most MAX_BYPASS times.
+ *   3. A waiting request that lacks blocks lets later ones pass that have them, at most SCHEDULER_MAX_BYPASS of them, whatever its place
+ *      in the queue; then everybody behind it waits with it.
  *   4. A request that could never run was refused on arrival (its prompt and max_tokens fit the context, and a context fits the
  *      pool), so into an empty engine the head can always be admitted: a step that schedules nothing while work waits is a bug,
  *      which the engine reports and its watchdog shows.
@@ -29,6 +30,8 @@
 #include "engine/block_pool.h"
 #include "engine/sequence.h"
 
+#define SCHEDULER_MAX_BYPASS 64 /* rule 3 */
+
 enum admission_limit { ADMISSION_OPEN, LIMIT_BLOCKS, LIMIT_SEQUENCES, LIMIT_TOKENS };
 
 struct scheduler {
@@ -38,7 +41,7 @@ struct scheduler {
     int32_t *running;        /* [max_seqs] sequence slots by age of admission */
     int32_t *preempted;      /* [max_seqs] oldest first */
     int n_running, n_preempted;
-    int32_t queue_first, queue_last; /* requests with unstarted choices; −1: none */
+    int32_t queue_first, queue_last; /* requests with unstarted choices, by arrival; −1: none */
     int n_queued;            /* choices not started, of requests in the queue */
     int32_t *scheduled;      /* [max_seqs] sequences of the step at hand, in the order of the batch */
     int n_scheduled;
