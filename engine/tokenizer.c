@@ -103,7 +103,7 @@ static bool is_end_text(struct text_view text) {
     static const char *const ends[] = {
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>",
         "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<eos>",
-        "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+        ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
     };
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (text.n == strlen(ends[i]) && memcmp(text.data, ends[i], text.n) == 0) return true;

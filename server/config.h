@@ -32,7 +32,7 @@
     X(max_body, BYTES, "1MiB", 1024, 1073741824, "", "BYTES", "Largest request body; a larger one is answered 413.")               \
     X(request_memory, BYTES, "16MiB", 1048576, 1099511627776.0, "", "BYTES",                                                       \
       "Bodies, prompts and answers of all requests together; past it requests are answered 429.")                                  \
-    X(max_connections, INT, "1024", 1, 65536, "", "N", "Open client connections; more wait in the backlog.")                       \
+    X(max_connections, INT, "256", 1, 65536, "", "N", "Open client connections; more wait in the backlog.")                       \
     X(prep_threads, INT, "1", 1, 64, "", "N", "Threads that parse requests and tokenize prompts.")                                 \
     X(header_timeout, INT, "10", 1, 3600, "", "SECONDS", "A connection must bring its whole headers in this time.")                \
     X(body_timeout, INT, "60", 1, 3600, "", "SECONDS", "A request must bring its whole body in this time.")                        \
