@@ -62,11 +62,19 @@ static pcre2_code *compile(const char *pattern) {
     return code;
 }
 
+/* The name comes from a file: what is not printable is shown as '?'. */
+static enum status refuse(const char *name, struct err *err) {
+    char shown[41];
+    size_t n = 0;
+    for (; name[n] && n < sizeof shown - 1; n++) shown[n] = (char)(name[n] < ' ' || name[n] > '~' ? '?' : name[n]);
+    shown[n] = 0;
+    return err_set_param(err, STATUS_UNSUPPORTED, "tokenizer.ggml.pre",
+                         "tokenizer: tokenizer.ggml.pre '%s' is not supported, allowed are gpt-2, smollm, llama-bpe and qwen2", shown);
+}
+
 enum status pretokenizer_open(struct pretokenizer **out, const char *name, struct pretokenizer_kind *kind, struct err *err) {
     const struct family *f = find_family(name);
-    if (!f)
-        return err_set_param(err, STATUS_UNSUPPORTED, "tokenizer.ggml.pre",
-                             "tokenizer: tokenizer.ggml.pre '%.40s' is not supported, allowed are gpt-2, smollm, llama-bpe and qwen2", name);
+    if (!f) return refuse(name, err);
     struct pretokenizer *p = calloc(1, sizeof *p);
     if (!p) BUG("pretokenizer: out of memory");
     while (p->n_stages < MAX_STAGES && f->stages[p->n_stages]) {

@@ -2,16 +2,21 @@
  *
  * Three good files are the corpus: a tiny model with a byte-level vocabulary, one with a SentencePiece vocabulary, and one of every
  * value and tensor type. Each round damages a copy in up to eight places (mostly in the header, with numbers that break
- * arithmetic), opens it, and uses whatever opened: every getter on keys that are there and that are not, the vocabulary, the
- * model's description, the first and last byte and the last row and panel of each tensor. It must not crash, under sanitizers
- * above all, and whatever refuses must name what. A round depends on seed and number alone: `fuzz_gguf 1 SEED N` repeats round N. */
+ * arithmetic), opens it, and uses whatever opened: every getter on keys that are there and that are not, the vocabulary, a
+ * tokenizer of it that encodes and decodes, the model's description, the first and last byte and the last row and panel of each
+ * tensor. It must not crash, under sanitizers above all, and whatever refuses must name what. A round depends on seed and number
+ * alone: `fuzz_gguf 1 SEED N` repeats round N. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 
+#include "engine/base/arena.h"
 #include "engine/base/log.h"
+#include "engine/base/utf8.h"
+#include "engine/detokenizer.h"
 #include "engine/formats_gguf_internal.h"
 #include "engine/model.h"
+#include "engine/tokenizer.h"
 #include "tests/unit/engine/gguf_writer.h"
 
 #define N_SEEDS 3
@@ -19,7 +24,7 @@
 
 static struct gguf_writer seeds[N_SEEDS];
 static uint64_t random_state;
-static uint64_t round_number, n_opened, n_vocabs, n_models;
+static uint64_t round_number, n_opened, n_vocabs, n_tokenizers, n_models;
 static volatile uint8_t sink;
 
 static uint64_t next(void) { /* splitmix64 */
@@ -224,6 +229,50 @@ static void use_keys(const struct gguf *g) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) use_key(g, keys[i]);
 }
 
+/* --- a tokenizer, of a vocabulary that the file states --- */
+
+/* The ledger's budget: as much as any vocabulary of a small file needs, and a scratch. */
+static void *arena_source(void *context, size_t bytes) { return arena_alloc(context, bytes); }
+
+static const char sample[] = "ab ba\n\xe2\x96\x81<s>a</s> \xc3\xa9" "e\xcc\x81 \xf0\x9f\x98\x80 123 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab<unk>";
+
+static void decode(const struct tokenizer *t, const int32_t *ids, size_t n) {
+    static char out[8 * MAX_FILE];
+    struct detokenizer d;
+    struct err none = {0};
+    detokenizer_init(&d, true, true);
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= tokenizer_n_tokens(t)) broken("an id that is no token", &none);
+        if (!utf8_is_valid(out, detokenizer_push(&d, t, ids[i], out, 3 * (size_t)tokenizer_piece(t, ids[i]).n + DETOKENIZER_GROWTH)))
+            broken("decoded text that is not UTF-8", &none);
+    }
+    sink ^= (uint8_t)detokenizer_finish(&d, out, 12);
+}
+
+static void use_tokenizer(const struct vocab *v) {
+    static _Alignas(64) char memory[8 << 20];
+    struct arena arena;
+    struct err err = {0};
+    arena_init(&arena, memory, sizeof memory);
+    struct memory_source source = {arena_source, &arena};
+    struct tokenizer *t = tokenizer_create(v, source, &err);
+    if (!t) {
+        if (err.status != STATUS_NO_MEMORY) check_error(&err, err.status);
+        return;
+    }
+    n_tokenizers++;
+    struct tokenizer_scratch *s = tokenizer_scratch_create(source, sizeof sample, &err);
+    for (unsigned flags = 0; s && flags < 4; flags++) {
+        int32_t ids[3 * sizeof sample];
+        size_t n, max = flags == 3 ? 3 : 3 * sizeof sample;
+        enum status status = tokenizer_encode(t, s, sample, sizeof sample - 1, flags, ids, max, &n, &err);
+        if (status && (status != STATUS_TOO_LARGE || n <= max)) broken("a text that cannot be encoded", &err);
+        decode(t, ids, n < max ? n : max);
+    }
+    tokenizer_scratch_destroy(s);
+    tokenizer_destroy(t);
+}
+
 static void use_vocab(const struct gguf *g) {
     struct vocab v;
     struct err err = {0};
@@ -239,6 +288,7 @@ static void use_vocab(const struct gguf *g) {
     const int ids[] = {v.bos, v.eos, v.eot, v.unk};
     for (int i = 0; i < 4; i++)
         if (ids[i] < -1 || ids[i] >= v.n_tokens) broken("a special id is out of range", &err);
+    use_tokenizer(&v);
     vocab_free(&v);
 }
 
@@ -304,8 +354,9 @@ static void check_seeds(int fd, struct image *f) {
         memcpy(f->bytes, seeds[i].file.data, f->n = seeds[i].file.n);
         use_file(fd, f);
     }
-    if (n_opened == 3 && n_vocabs == 2 && n_models == 2) return;
-    fprintf(stderr, "the corpus is bad: %" PRIu64 " open, %" PRIu64 " vocabularies, %" PRIu64 " models\n", n_opened, n_vocabs, n_models);
+    if (n_opened == 3 && n_vocabs == 2 && n_tokenizers == 2 && n_models == 2) return;
+    fprintf(stderr, "the corpus is bad: %" PRIu64 " open, %" PRIu64 " vocabularies, %" PRIu64 " tokenizers, %" PRIu64 " models\n", n_opened,
+            n_vocabs, n_tokenizers, n_models);
     abort();
 }
 
@@ -328,8 +379,8 @@ int main(int argc, char **argv) {
         make_image(&image);
         use_file(fd, &image);
     }
-    printf("opened %" PRIu64 ", with vocabulary %" PRIu64 ", with model %" PRIu64 "; no crash, every refusal named\n", n_opened, n_vocabs,
-           n_models);
+    printf("opened %" PRIu64 ", with vocabulary %" PRIu64 ", with tokenizer %" PRIu64 ", with model %" PRIu64
+           "; no crash, every refusal named\n", n_opened, n_vocabs, n_tokenizers, n_models);
     for (int i = 0; i < N_SEEDS; i++) gw_free(&seeds[i]);
     close(fd);
     return 0;

@@ -1,52 +1,9 @@
 /* Ids of 265 hostile strings against the vocabularies' own engines: the demo model's, and Llama 3, Qwen, Mistral v1 and v3. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/unit/engine/tokenizer_fixture.h"
 
-#include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/detokenizer.h"
-#include "engine/formats_gguf.h"
-#include "engine/tokenizer.h"
-#include "tests/unit/engine/model_fixture.h"
-
 #define MAX_TEXT (1 << 16)
-
-static void *heap_alloc(void *context, size_t bytes) {
-    (void)context;
-    return aligned_alloc(64, (bytes + 63) / 64 * 64); /* what is built in it begins at its start, so that free finds it */
-}
-
-struct subject {
-    struct tokenizer *tokenizer;
-    struct tokenizer_scratch *scratch;
-};
-
-static struct subject open_subject(const char *path) {
-    struct gguf *g;
-    struct vocab vocab;
-    struct err err = {0};
-    struct memory_source memory = {heap_alloc, NULL};
-    struct subject s = {0};
-    if (gguf_open(&g, path, &err) || gguf_vocab(g, &vocab, &err)) fail_msg("%s: %s", path, err.text);
-    s.tokenizer = tokenizer_create(&vocab, memory, &err);
-    if (!s.tokenizer) fail_msg("%s: %s", path, err.text);
-    s.scratch = tokenizer_scratch_create(memory, MAX_TEXT, &err);
-    vocab_free(&vocab);
-    gguf_close(g);
-    return s;
-}
-
-static void close_subject(struct subject *s) {
-    tokenizer_scratch_destroy(s->scratch);
-    tokenizer_destroy(s->tokenizer);
-    free(s->scratch);
-    free(s->tokenizer);
-}
 
 static json_t *load(const char *name) {
     char path[1024];
@@ -57,18 +14,20 @@ static json_t *load(const char *name) {
     return root;
 }
 
-static void check_ids(const struct subject *s, const json_t *text, unsigned flags, const json_t *expected, const char *what, size_t index) {
+static void check_ids(const struct subject *s, const json_t *text, unsigned flags, const json_t *expected, const char *what,
+                      size_t index) {
     static int32_t ids[MAX_TEXT];
     size_t n;
     struct err err = {0};
-    if (tokenizer_encode(s->tokenizer, s->scratch, json_string_value(text), json_string_length(text), flags, ids, MAX_TEXT, &n, &err))
+    if (tokenizer_encode(s->tokenizer, s->scratch, json_string_value(text), json_string_length(text), flags, ids, MAX_TEXT, &n,
+                         &err))
         fail_msg("%s %zu: %s", what, index, err.text);
     size_t wanted = json_array_size(expected);
     for (size_t i = 0; i < n || i < wanted; i++) {
         long long id = i < wanted ? json_integer_value(json_array_get(expected, i)) : -1;
         if (i >= n || i >= wanted || ids[i] != id)
-            fail_msg("%s: string %zu \"%s\": id %zu is %d, expected %lld (%zu ids, expected %zu)", what, index, json_string_value(text), i,
-                     i < n ? ids[i] : -1, id, n, wanted);
+            fail_msg("%s: string %zu \"%s\": id %zu is %d, expected %lld (%zu ids, expected %zu)", what, index,
+                     json_string_value(text), i, i < n ? ids[i] : -1, id, n, wanted);
     }
 }
 
@@ -79,7 +38,9 @@ static void check_round_trip(const struct subject *s, const json_t *text) {
     size_t n, used = 0;
     struct detokenizer d;
     struct err err;
-    assert_int_equal(tokenizer_encode(s->tokenizer, s->scratch, json_string_value(text), json_string_length(text), 0, ids, MAX_TEXT, &n, &err), 0);
+    assert_int_equal(tokenizer_encode(s->tokenizer, s->scratch, json_string_value(text), json_string_length(text), 0, ids,
+                                      MAX_TEXT, &n, &err),
+                     0);
     detokenizer_init(&d, true, true);
     for (size_t i = 0; i < n; i++) used += detokenizer_push(&d, s->tokenizer, ids[i], out + used, sizeof out - used);
     used += detokenizer_finish(&d, out + used, sizeof out - used);
@@ -90,7 +51,7 @@ static void check_round_trip(const struct subject *s, const json_t *text) {
 static void the_demo_vocabulary_gives_the_golden_ids(void **state) {
     const char *path = demo_model_path();
     if (!path) skip();
-    struct subject s = open_subject(path);
+    struct subject s = subject_open(path, MAX_TEXT);
     json_t *golden = load("smollm2.json");
     size_t i;
     json_t *entry;
@@ -104,18 +65,13 @@ static void the_demo_vocabulary_gives_the_golden_ids(void **state) {
     json_array_foreach(json_object_get(golden, "chat"), i, entry)
         check_ids(&s, json_object_get(entry, "prompt"), ENCODE_SPECIAL, json_object_get(entry, "ids"), "chat", i);
     json_decref(golden);
-    close_subject(&s);
+    subject_close(&s);
 }
 
 static void check_vocabulary(const char *name) {
-    char path[1024], file[128];
-    snprintf(file, sizeof file, "vocabs/%s.gguf", name);
-    cache_path(path, sizeof path, file);
-    if (access(path, R_OK) != 0) {
-        fprintf(stderr, "skipped: no vocabulary at %s (scripts/fetch-vocabs makes it)\n", path);
-        skip();
-    }
-    struct subject s = open_subject(path);
+    const char *path = vocab_path(name);
+    if (!path) skip();
+    struct subject s = subject_open(path, MAX_TEXT);
     json_t *strings = load("smollm2.json"), *golden = load("tokenizers.json");
     const json_t *expected = json_object_get(json_object_get(golden, name), "ids");
     size_t i;
@@ -124,7 +80,7 @@ static void check_vocabulary(const char *name) {
         check_ids(&s, json_object_get(entry, "text"), 0, json_array_get(expected, i), name, i);
     json_decref(strings);
     json_decref(golden);
-    close_subject(&s);
+    subject_close(&s);
 }
 
 static void llama_3_gives_the_golden_ids(void **state) { check_vocabulary("llama-bpe"); }

@@ -135,7 +135,7 @@ static void white_space_is_unicodes(void **state) {
 }
 
 static void an_unknown_name_is_refused_by_its_key(void **state) {
-    static const char *const names[] = {"gpt-3", "gpt", "2", "qwen2 ", " ", "gpt-2 phi-2", "llama-bpe\n"};
+    static const char *const names[] = {"gpt-3", "gpt", "2", "qwen2 ", " ", "gpt-2 phi-2", "llama-bpe\n", "\x7fqwen2\xff\x01"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct pretokenizer *p = NULL;
         struct pretokenizer_kind kind;
@@ -145,6 +145,7 @@ static void an_unknown_name_is_refused_by_its_key(void **state) {
         assert_string_equal(err.param, "tokenizer.ggml.pre");
         assert_non_null(strstr(err.text, "tokenizer.ggml.pre"));
         assert_non_null(strstr(err.text, "qwen2"));
+        for (const char *c = err.text; *c; c++) assert_in_range(*c, ' ', '~'); /* whatever the file holds */
     }
 }
 
