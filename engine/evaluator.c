@@ -29,7 +29,7 @@ static enum status open_backend(struct evaluator *e, const struct model_desc *d,
     enum status s = cpu_isa_choose(&o.isa, err);
     if (s) return s;
     e->backend = cpu_backend_open(&o, ledger_alloc(e->ledger, LINE_BACKEND, cpu_backend_workspace_bytes(&o)), err);
-    return e->backend ? STATUS_OK : STATUS_INTERNAL;
+    return e->backend ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
 static void open_cache(struct evaluator *e, const struct model_desc *d) {
@@ -52,7 +52,7 @@ static enum status open_all(struct evaluator *e, struct model_source *source, co
     if (s) return s;
     if ((s = ledger_open(&e->ledger, &e->plan, err))) return s;
     e->tokenizer = tokenizer_create(&source->vocab, ledger_source(e->ledger, LINE_TOKENIZER), err);
-    if (!e->tokenizer) return STATUS_CORRUPT;
+    if (!e->tokenizer) return err && err->status ? err->status : STATUS_CORRUPT;
     if ((s = open_backend(e, &source->desc, err))) return s;
     struct model_options m = {e->options.max_context, EVAL_BATCH_TOKENS, plan_logit_rows(&e->options),
                               options->activations_f32 ? ACTIVATIONS_F32 : ACTIVATIONS_INT8};

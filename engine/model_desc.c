@@ -7,13 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/model_tensors.h"
+#include "engine/model_internal.h"
 #include "quant/import_gguf.h"
 
 #define MAX_WIDTH (1 << 17)
 #define MAX_HEADS 4096
 #define MAX_VOCAB (1 << 22)
 #define MAX_CONTEXT (1 << 24)
+#define MAX_ANGLE 0x1p30 /* of det_sincos */
 
 static const struct architecture {
     const char *name;
@@ -113,6 +114,12 @@ static enum status read_dimensions(struct reader *r, struct model_desc *d) {
     return STATUS_OK;
 }
 
+/* Positions times the first, largest frequency stay within what sine and cosine are computed for. */
+bool model_has_angles(const struct model_desc *d, double factor) {
+    double angle = (double)d->max_context * (double)d->rope_scale / factor;
+    return angle >= 0 && angle < MAX_ANGLE; /* also refuses NaN */
+}
+
 static enum status read_rope_scaling(struct reader *r, struct model_desc *d) {
     struct text_view type;
     int found = gguf_text(r->g, full_key(r, "rope.scaling.type"), &type, r->err);
@@ -126,6 +133,9 @@ static enum status read_rope_scaling(struct reader *r, struct model_desc *d) {
     enum status s = read_float(r, "rope.scaling.factor", false, 0, 1e6, &factor);
     if (s) return s;
     d->rope_scale = none ? 1 : 1 / factor;
+    if (!model_has_angles(d, 1))
+        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %g, too small for a context of %d", r->key, (double)factor,
+                             d->max_context);
     return STATUS_OK;
 }
 

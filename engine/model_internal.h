@@ -40,3 +40,6 @@ struct model {
 /* Bytes of struct act's arrays for this many tokens, and the same carved from a line. */
 size_t act_bytes(int n_tokens, int n_cols);
 void act_alloc(struct act *a, struct ledger *ledger, enum ledger_line_id line, int n_tokens, int n_cols);
+
+/* Can this model's positions be rotated, its frequencies divided by `factor`? */
+bool model_has_angles(const struct model_desc *d, double factor);

@@ -154,15 +154,28 @@ static void load_all(struct loader *l) {
     for (int i = 0; i < l->packing.n_jobs; i++) gguf_tensor_drop(l->g, l->packing.jobs[i].tensor);
 }
 
-static void load_rope(struct loader *l) {
+static enum status check_factors(const struct model_desc *d, const float *factors, struct err *err) {
+    for (int i = 0; i < d->n_rot / 2; i++)
+        if (!(factors[i] > 0) || !model_has_angles(d, (double)factors[i]))
+            return err_set_param(err, STATUS_CORRUPT, "rope_freqs.weight", "model: rope_freqs.weight[%d] is %g, allowed are factors over 0",
+                                 i, (double)factors[i]);
+    return STATUS_OK;
+}
+
+static enum status load_rope(struct loader *l, struct err *err) {
     struct model *m = l->m;
     const struct model_desc *d = &m->desc;
     float *table = ledger_alloc(l->ledger, LINE_ROPE, model_rope_bytes(d, m->options.max_context));
     const struct gguf_tensor *factors = d->has_rope_factors ? gguf_tensor_find(l->g, "rope_freqs.weight") : NULL;
     float values[MODEL_MAX_HEAD_DIM / 2];
-    if (factors) ggml_row_f32(factors->type, factors->data, factors->ne[0], values);
+    if (factors) {
+        ggml_row_f32(factors->type, factors->data, factors->ne[0], values);
+        enum status s = check_factors(d, values, err);
+        if (s) return s;
+    }
     fill_rope(table, d, factors ? values : NULL, m->options.max_context);
     m->rope = (struct rope_table){d->rope_pairs, d->n_rot, table};
+    return STATUS_OK;
 }
 
 static void alloc_buffers(struct model *m, struct ledger *ledger) {
@@ -197,8 +210,9 @@ enum status model_load(struct model **out, const struct gguf *g, const struct mo
     m->layers = ledger_alloc(ledger, LINE_NORMS, (size_t)desc->n_layers * sizeof *m->layers);
     m->shape = (struct attention_shape){desc->n_heads, desc->n_kv_heads, desc->head_dim, desc->attention_scale};
     struct loader loader = {g, m, ledger, {jobs, 0, 0}};
+    enum status s = load_rope(&loader, err);
+    if (s) return s;
     load_all(&loader);
-    load_rope(&loader);
     alloc_buffers(m, ledger);
     *out = m;
     return STATUS_OK;

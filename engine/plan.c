@@ -34,7 +34,7 @@ enum status model_source_open(struct model_source *source, const char *path, str
         return s;
     }
     if (source->vocab.n_tokens > source->desc.vocab) {
-        s = err_set_param(err, STATUS_CORRUPT, "tokenizer.ggml.tokens", "model: %d tokens, but the embedding has %d rows",
+        s = err_set_param(err, STATUS_CORRUPT, "tokenizer.ggml.tokens", "model: tokenizer.ggml.tokens has %d tokens, but the embedding %d rows",
                           source->vocab.n_tokens, source->desc.vocab);
         model_source_close(source);
     }
