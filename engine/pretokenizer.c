@@ -33,8 +33,11 @@ struct pretokenizer {
     int n_stages;
 };
 
+/* The library's limits on steps and depth are for patterns of strangers. Ours are linear, but one word may take a step for each of
+ * its bytes: with the default of ten million, ten megabytes of spaces would fail. */
 struct pretokenizer_match {
     pcre2_match_data *data[MAX_STAGES];
+    pcre2_match_context *limits;
 };
 
 static bool is_named(const char *names, const char *name) {
@@ -94,17 +97,23 @@ void pretokenizer_close(struct pretokenizer *p) {
 
 struct pretokenizer_match *pretokenizer_match_open(void) {
     struct pretokenizer_match *m = calloc(1, sizeof *m);
-    for (int i = 0; m && i < MAX_STAGES; i++)
-        if (!(m->data[i] = pcre2_match_data_create(1, NULL))) {
-            pretokenizer_match_close(m);
-            return NULL;
-        }
+    if (!m) return NULL;
+    m->limits = pcre2_match_context_create(NULL);
+    bool ok = m->limits != NULL;
+    for (int i = 0; i < MAX_STAGES; i++) ok = (m->data[i] = pcre2_match_data_create(1, NULL)) && ok;
+    if (!ok) {
+        pretokenizer_match_close(m);
+        return NULL;
+    }
+    pcre2_set_match_limit(m->limits, UINT32_MAX);
+    pcre2_set_depth_limit(m->limits, UINT32_MAX);
     return m;
 }
 
 void pretokenizer_match_close(struct pretokenizer_match *m) {
     if (!m) return;
     for (int i = 0; i < MAX_STAGES; i++) pcre2_match_data_free(m->data[i]);
+    pcre2_match_context_free(m->limits);
     free(m);
 }
 
@@ -120,8 +129,9 @@ struct split {
 static bool match(const struct split *s, int stage, const char *text, size_t n, size_t from, size_t *start, size_t *end) {
     pcre2_match_data *data = s->m->data[stage];
     const pcre2_code *code = s->p->stages[stage];
-    int rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, s->options, data, NULL);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, s->options | PCRE2_NO_JIT, data, NULL);
+    int rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, s->options, data, s->m->limits);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, s->options | PCRE2_NO_JIT, data, s->m->limits);
     if (rc == PCRE2_ERROR_NOMATCH) return false;
     if (rc < 0) BUG("pretokenizer: stage %d fails with %d at %zu of %zu bytes", stage, rc, from, n);
     *start = pcre2_get_ovector_pointer(data)[0];

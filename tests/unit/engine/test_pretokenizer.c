@@ -105,6 +105,27 @@ static void long_words_are_cut_alike_without_compiled_patterns(void **state) {
     free(text);
 }
 
+/* More steps than PCRE2 takes by default: ten million. */
+static void a_word_of_twelve_megabytes_is_one_word(void **state) {
+    enum { N = 12 << 20 };
+    char *text = malloc(N);
+    struct pretokenizer_match *m = pretokenizer_match_open();
+    memset(text, ' ', N);
+    for (int f = 0; f < N_FAMILIES; f++) {
+        static struct words w;
+        struct pretokenizer *p = open_family(families[f], NULL);
+        for (int use_jit = 0; use_jit < 2; use_jit++) {
+            w.count = 0;
+            pretokenizer_split(p, m, text, N, use_jit, take_word, &w);
+            assert_int_equal(w.count, 1);
+            check_joined(&w, text, N);
+        }
+        pretokenizer_close(p);
+    }
+    pretokenizer_match_close(m);
+    free(text);
+}
+
 static void gpt_2_keeps_a_space_with_the_word_after_it(void **state) {
     assert_string_equal(split("gpt-2", "Hello  world, it's 1234 o'clock!\n\n x"),
                         "Hello| | world|,| it|'s| 1234| o|'|clock|!|\n\n| x");
@@ -178,6 +199,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(compiled_and_interpreted_patterns_agree),
         cmocka_unit_test(long_words_are_cut_alike_without_compiled_patterns),
+        cmocka_unit_test(a_word_of_twelve_megabytes_is_one_word),
         cmocka_unit_test(gpt_2_keeps_a_space_with_the_word_after_it),
         cmocka_unit_test(smollm_takes_digits_one_by_one),
         cmocka_unit_test(llama_3_takes_up_to_three_digits),
