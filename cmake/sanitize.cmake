@@ -12,7 +12,7 @@ if(flags)
   if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
     list(APPEND flags -Wno-maybe-uninitialized) # what sanitizers insert hides assignments from gcc; the release build keeps it
   endif()
-  add_compile_options(${flags})
+  add_compile_options(${flags} -DTALLY_SANITIZE=1)
   add_link_options(${flags})
   # The 16-lane source with plain C lanes takes gcc ten minutes to instrument. Its AVX2 build, from the same source, is instrumented.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/cpu/lane_ops_plain.c PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all;-O1")

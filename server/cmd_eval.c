@@ -111,7 +111,7 @@ static enum status encode_file(struct evaluator *e, const char *path, int32_t **
 }
 
 /* Perplexity of a text in windows of the context, each scored without what came before it. */
-static enum status eval_text(struct evaluator *e, const struct eval_options *o, struct perplexity *out, struct err *err) {
+static enum status eval_text(struct evaluator *e, const struct eval_options *o, FILE *logprobs, struct perplexity *out, struct err *err) {
     int32_t *ids = NULL;
     size_t n = 0;
     enum status s = encode_file(e, o->text, &ids, &n, err);
@@ -122,7 +122,7 @@ static enum status eval_text(struct evaluator *e, const struct eval_options *o, 
     for (size_t first = 0; s == STATUS_OK && first + 1 < n; first += (size_t)window) {
         struct perplexity part;
         int m = n - first < (size_t)window ? (int)(n - first) : window;
-        if ((s = eval_perplexity(e, ids + first, m, NULL, NULL, &part, err))) break;
+        if ((s = eval_perplexity(e, ids + first, m, NULL, logprobs, &part, err))) break;
         sum += part.mean_nll * part.n_scored;
         squares += part.std_error * part.std_error * part.n_scored * part.n_scored;
         scored += part.n_scored;
@@ -228,7 +228,7 @@ static enum status measure(struct evaluator *e, const struct eval_options *o, FI
     json_object_set_new(report, "activations", json_string(o->f32 ? "f32" : "int8"));
     if (o->text) {
         struct perplexity p = {0};
-        if ((s = eval_text(e, o, &p, err))) return s;
+        if ((s = eval_text(e, o, logprobs, &p, err))) return s;
         if (!o->json) printf("perplexity            %.4f over %d tokens (mean −log p %.5f ± %.5f)\n", exp(p.mean_nll), p.n_scored, p.mean_nll, p.std_error);
         json_object_set_new(report, "text", perplexity_json(&p));
     }

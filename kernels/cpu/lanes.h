@@ -20,7 +20,11 @@
 #include "engine/base/f16.h"
 
 #define N_LANES 16
+#if defined(TALLY_SANITIZE) /* all inlined, with a check at every access, gcc takes minutes */
+#define LANE_FN static inline __attribute__((unused))
+#else
 #define LANE_FN static inline __attribute__((always_inline, unused))
+#endif
 
 #if defined(LANES_PLAIN)
 #include "kernels/cpu/lanes_plain.h"

@@ -22,7 +22,11 @@
 #include "kernels/cpu/linear_store.h"
 #include "kernels/cpu/simd.h"
 
+#if defined(TALLY_SANITIZE) /* all inlined, with a check at every access, gcc takes minutes */
+#define INLINE static inline
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #define KEEP(v) __asm__("" : "+x"(v))
 #define UNROLL _Pragma("GCC unroll 32")
 #define INT_TOKENS 4   /* the largest tiles */

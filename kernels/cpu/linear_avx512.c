@@ -18,7 +18,11 @@
 #include "kernels/cpu/linear_store.h"
 #include "kernels/cpu/simd.h"
 
+#if defined(TALLY_SANITIZE) /* all inlined, with a check at every access, gcc takes minutes */
+#define INLINE static inline
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #define UNROLL _Pragma("GCC unroll 32")
 #define TILE_TOKENS 8
 #define PREFETCH 1024 /* bytes ahead of the weights read now */
