@@ -21,7 +21,7 @@
 #define HUGE_LINE ((size_t)16 << 20)    /* lines from here on are rounded to huge pages */
 #define THREAD_STACK_BYTES ((size_t)64 << 10) /* what a worker's stack really touches */
 #define AUTO_KV_TOKENS 16384            /* of the pool, when no budget is given */
-#define MIN_POOL_TOKENS 64
+#define MIN_CONTEXT 64                  /* an automatic context is never cut below it */
 
 /* ---- a model file's header ---- */
 
@@ -117,26 +117,35 @@ static struct cpu_backend_options backend_options(const struct model_desc *d, co
                                         .max_head_dim = d->head_dim, .max_heads = d->n_heads};
 }
 
+/* Lines that grow with the context. */
+static void set_context_lines(struct plan *p, const struct model_desc *d, const struct engine_options *o) {
+    struct cpu_backend_options backend = backend_options(d, o);
+    set_line(p, LINE_ROPE, model_rope_bytes(d, o->max_context), "%d positions × %d values × 4 bytes", o->max_context, d->n_rot);
+    set_line(p, LINE_BACKEND, cpu_backend_workspace_bytes(&backend), "attention partials and scratch of %d threads", o->n_threads);
+    set_line(p, LINE_SEQUENCES, sequence_store_bytes(o) + scheduler_bytes(o), "%d sequences and %d waiting requests of up to %d tokens",
+             o->max_seqs, o->max_queue, o->max_context);
+}
+
 /* Every line but the pool and its tables, for a context. */
 static void set_fixed_lines(struct plan *p, const struct model_source *source, const struct engine_options *o) {
     const struct model_desc *d = &source->desc;
-    struct cpu_backend_options backend = backend_options(d, o);
     int rows = plan_logit_rows(o);
     set_line(p, LINE_WEIGHTS, model_weight_bytes(source->file, d), "packed matrices of %lld parameters", (long long)d->n_params);
     set_line(p, LINE_NORMS, model_norm_bytes(source->file, d), "norms, biases and the tables of %d layers", d->n_layers);
-    set_line(p, LINE_ROPE, model_rope_bytes(d, o->max_context), "%d positions × %d values × 4 bytes", o->max_context, d->n_rot);
+    set_context_lines(p, d, o);
     set_line(p, LINE_TOKENIZER, tokenizer_bytes(&source->vocab), "%d tokens, %d merges", source->vocab.n_tokens, source->vocab.n_merges);
     set_line(p, LINE_ACTIVATIONS, model_activation_bytes(d, o->max_batch_tokens), "%d batch tokens × (%d wide, %d heads × %d, %d feed-forward)",
              o->max_batch_tokens, d->hidden, d->n_heads + 2 * d->n_kv_heads, d->head_dim, d->ffn);
-    set_line(p, LINE_BACKEND, cpu_backend_workspace_bytes(&backend), "attention partials and scratch of %d threads", o->n_threads);
     set_line(p, LINE_LOGITS, model_logit_bytes(d, rows) + sampler_bytes(d->vocab, rows), "%d rows × %d logits × 4 bytes, and sampling", rows,
              d->vocab);
-    set_line(p, LINE_SEQUENCES, sequence_store_bytes(o) + scheduler_bytes(o), "%d sequences and %d waiting requests of up to %d tokens",
-             o->max_seqs, o->max_queue, o->max_context);
     set_line(p, LINE_EVENTS, engine_event_bytes(o), "ring for %d sequences and %d batch tokens", o->max_seqs, o->max_batch_tokens);
     set_line(p, LINE_REQUESTS, o->request_bytes, "request slots of the server");
     set_line(p, LINE_HTTP, o->http_bytes, "connection pools of the HTTP library");
     set_line(p, LINE_THREADS, (size_t)o->n_threads * THREAD_STACK_BYTES, "%d stacks × %zu bytes touched", o->n_threads, THREAD_STACK_BYTES);
+}
+
+static int64_t blocks_for(int64_t tokens, const struct engine_options *o) {
+    return (tokens + o->block_tokens - 1) / o->block_tokens;
 }
 
 static void set_pool_lines(struct plan *p, const struct model_desc *d, const struct engine_options *o, int32_t n_blocks) {
@@ -147,7 +156,7 @@ static void set_pool_lines(struct plan *p, const struct model_desc *d, const str
     p->kv_bytes_per_token = block / (size_t)o->block_tokens;
     set_line(p, LINE_KV_POOL, block * (size_t)n_blocks, "%d blocks × %d tokens × %zu bytes (%d layers × 2 × %d heads × %d × 2)", n_blocks,
              o->block_tokens, p->kv_bytes_per_token, d->n_layers, d->n_kv_heads, d->head_dim);
-    set_line(p, LINE_KV_TABLES, block_pool_bytes(n_blocks) + block_table_bytes(o), "%d blocks' links, %d block tables", n_blocks,
+    set_line(p, LINE_KV_TABLES, round_up(block_pool_bytes(n_blocks), 64) + block_table_bytes(o), "%d blocks' links, %d block tables", n_blocks,
              o->max_seqs);
     p->total = 0;
     for (int i = 0; i < LINE_COUNT; i++) p->total += p->lines[i].granted;
@@ -156,30 +165,26 @@ static void set_pool_lines(struct plan *p, const struct model_desc *d, const str
 
 /* ---- the budget ---- */
 
-/* The most blocks with which the plan stays within `budget`; 0 when not even one does. Lines other than the pool's are set. */
+/* The most blocks of any use with which the plan stays within `budget`; 0 when not even one does. Lines other than the pool's are
+ * set. Lines round up to pages, so this is a search: their sum grows with the blocks, but not evenly. */
 static int32_t blocks_within(struct plan *p, const struct model_desc *d, const struct engine_options *o, size_t budget) {
     struct kv_layout layout = {d->n_layers, d->n_kv_heads, d->head_dim, o->block_tokens};
-    size_t block = kv_block_bytes(&layout);
-    set_pool_lines(p, d, o, 1);
-    if (p->total > budget) return 0;
-    size_t most = (budget - p->total) / block + 1;
-    size_t useful = (size_t)o->max_seqs * (((size_t)o->max_context + (size_t)o->block_tokens - 1) / (size_t)o->block_tokens);
-    if (most > useful) most = useful;
-    if (most > INT32_MAX / 2) most = INT32_MAX / 2;
-    for (int32_t n = (int32_t)most; n > 0;) {
-        set_pool_lines(p, d, o, n);
-        if (p->total <= budget) return n;
-        size_t excess = (p->total - budget + block - 1) / block;
-        n -= excess < (size_t)n ? (int32_t)excess : n;
+    int64_t low = 0, high = (int64_t)o->max_seqs * blocks_for(o->max_context, o);
+    if ((uint64_t)high > budget / kv_block_bytes(&layout)) high = (int64_t)(budget / kv_block_bytes(&layout)); /* and no product overflows */
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        set_pool_lines(p, d, o, (int32_t)middle);
+        if (p->total <= budget) low = middle;
+        else high = middle - 1;
     }
-    return 0;
+    return (int32_t)low;
 }
 
 /* Bytes that these options need with a pool of `tokens`. */
 static size_t price(const struct model_source *source, struct engine_options o, int64_t tokens) {
     struct plan p;
     set_fixed_lines(&p, source, &o);
-    set_pool_lines(&p, &source->desc, &o, (int32_t)((tokens + o.block_tokens - 1) / o.block_tokens));
+    set_pool_lines(&p, &source->desc, &o, (int32_t)blocks_for(tokens, &o));
     return p.total;
 }
 
@@ -212,18 +217,20 @@ static size_t automatic_budget(const struct model_source *source, const struct e
     return wanted < limit ? wanted : limit;
 }
 
-/* Cuts an automatic context to what the pool can hold, which in turn makes other lines smaller. */
-static int fit_context(struct plan *p, const struct model_source *source, struct engine_options *o, size_t budget) {
-    int32_t blocks = 0;
-    for (int tries = 0; tries < 4; tries++) {
-        set_fixed_lines(p, source, o);
-        blocks = blocks_within(p, &source->desc, o, budget);
-        int64_t tokens = (int64_t)blocks * o->block_tokens;
-        if (tokens >= o->max_context) return blocks;
-        if (tokens < MIN_POOL_TOKENS && o->max_context <= MIN_POOL_TOKENS) return 0;
-        o->max_context = tokens < MIN_POOL_TOKENS ? MIN_POOL_TOKENS : (int)tokens;
+/* The longest context up to the model's of which the budget holds one, in o and the plan's lines; 0 when it is too short to be of
+ * use. What grows with the context grows in steps, so this is a search too. */
+static int longest_context(struct plan *p, const struct model_desc *d, struct engine_options *o, size_t budget) {
+    int low = 0, high = o->max_context, least = high < MIN_CONTEXT ? high : MIN_CONTEXT;
+    while (low < high) {
+        o->max_context = low + (high - low + 1) / 2;
+        set_context_lines(p, d, o);
+        set_pool_lines(p, d, o, (int32_t)blocks_for(o->max_context, o));
+        if (p->total <= budget) low = o->max_context;
+        else high = o->max_context - 1;
     }
-    return (int64_t)blocks * o->block_tokens >= o->max_context ? blocks : 0;
+    o->max_context = low;
+    set_context_lines(p, d, o);
+    return low >= least ? low : 0;
 }
 
 enum status plan_build(const struct model_source *source, const struct engine_options *options, struct engine_options *resolved,
@@ -237,14 +244,10 @@ enum status plan_build(const struct model_source *source, const struct engine_op
     if (!is_context_given) resolved->max_context = d->max_context;
     size_t budget = options->memory_budget ? options->memory_budget : automatic_budget(source, resolved);
     struct engine_options asked = *resolved;
-    int32_t blocks;
-    if (is_context_given) {
-        set_fixed_lines(plan, source, resolved);
-        blocks = blocks_within(plan, d, resolved, budget);
-        if ((int64_t)blocks * resolved->block_tokens < resolved->max_context) blocks = 0;
-    } else {
-        blocks = fit_context(plan, source, resolved, budget);
-    }
+    set_fixed_lines(plan, source, resolved);
+    bool fits = is_context_given || longest_context(plan, d, resolved, budget) > 0;
+    int32_t blocks = fits ? blocks_within(plan, d, resolved, budget) : 0;
+    if (blocks < blocks_for(resolved->max_context, resolved)) blocks = 0;
     if (blocks == 0) return refuse(source, &asked, budget, err);
     set_pool_lines(plan, d, resolved, blocks);
     resolved->memory_budget = plan->budget = budget;
