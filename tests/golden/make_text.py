@@ -39,6 +39,9 @@ def main() -> None:
     texts = [random_text(rng) for _ in range(500)]
     texts.append("".join(DECOMPOSED))
     texts.append("".join(unicodedata.normalize("NFD", c) for c in DECOMPOSED))
+    jamo = [chr(c) for c in range(0x1100, 0x1113)], [chr(c) for c in range(0x1161, 0x1176)], [chr(c) for c in range(0x11A8, 0x11C3)]
+    texts.append("".join(first + vowel for first in jamo[0] for vowel in jamo[1][::2]))
+    texts.append("".join("ᄒ" + vowel + final for vowel in jamo[1] for final in jamo[2][::3]))
     texts.append("→" * 255 + "∃\u0338" + "⊂\u0338" * 300)  # composites that do not begin with a letter, far from ASCII
     golden = {
         "replace": [[b.hex(), b.decode("utf-8", "replace")] for b in replace],

@@ -17,7 +17,9 @@ static atomic_size_t n_allocations;
 #endif
 
 #ifdef ALLOCATIONS_ARE_SANITIZED
-#include <sanitizer/allocator_interface.h>
+/* Its header is not everywhere. */
+int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void *, size_t),
+                                              void (*freed)(const volatile void *));
 
 static void note_allocation(const volatile void *p, size_t n) {
     (void)p;
