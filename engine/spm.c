@@ -1,5 +1,6 @@
 /* SentencePiece-BPE: characters merged by the score of what they become, best first, leftmost among equals; a character that is no
- * token falls back to its bytes. Spaces are spelled ▁ in the file and are spaces in pieces here; a ▁ in a text is a space too.
+ * token falls back to its bytes, and bytes that are no tokens either to the unknown token. Spaces are spelled ▁ in the file and are
+ * spaces in pieces here; a ▁ in a text is a space too.
  *
  * The family has no pre-tokenizer: a whole text is one word. But where no piece has a space after something else, as in most
  * vocabularies, no merge can ever join the two, so a text may be cut before such spaces, and each part merged alone, without
@@ -23,7 +24,7 @@ static int byte_of_text(const char *text, size_t n) {
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-static size_t unmark(char *out, const char *text, size_t n) {
+size_t spm_unmark(char *out, const char *text, size_t n) {
     size_t used = 0;
     for (size_t i = 0; i < n;) {
         bool is_mark = n - i >= 3 && memcmp(text + i, SPACE_MARK, 3) == 0;
@@ -35,7 +36,7 @@ static size_t unmark(char *out, const char *text, size_t n) {
 
 size_t spm_piece(char *out, const char *text, size_t n) {
     int byte = byte_of_text(text, n);
-    if (byte < 0) return unmark(out, text, n);
+    if (byte < 0) return spm_unmark(out, text, n);
     out[0] = (char)byte;
     return 1;
 }
@@ -99,25 +100,29 @@ bool spm_build(struct tokenizer *t, const struct vocab *vocab) {
 struct emit_context {
     const struct tokenizer *t;
     struct id_sink *sink;
+    bool after_unknown; /* several bytes that are no tokens are one unknown token */
 };
 
 static void emit(void *context, int32_t id, const char *text, size_t n) {
-    const struct emit_context *c = context;
+    struct emit_context *c = context;
     if (id >= 0) {
         id_sink_put(c->sink, id);
+        c->after_unknown = false;
         return;
     }
     for (size_t i = 0; i < n; i++) {
         int32_t byte = c->t->byte_ids[(unsigned char)text[i]];
         if (byte < 0) byte = token_table_find(&c->t->table, text + i, 1);
         if (byte >= 0) id_sink_put(c->sink, byte);
+        else if (c->t->unk >= 0 && !c->after_unknown) id_sink_put(c->sink, c->t->unk);
+        c->after_unknown = byte < 0;
     }
 }
 
 static void encode_word(const struct tokenizer *t, const struct merge_space *space, const char *word, size_t n,
                         struct emit_context *c) {
     int32_t id = token_table_find(&t->table, word, n);
-    if (id >= 0 && (t->flags[id] & FLAG_WHOLE)) id_sink_put(c->sink, id);
+    if (id >= 0 && (t->flags[id] & FLAG_WHOLE)) emit(c, id, word, n);
     else merge_word(space, word, n, t, (struct merge_ops){lookup, symbol, emit}, c);
 }
 
@@ -133,8 +138,8 @@ void spm_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const ch
     if (n == 0) return;
     size_t used = 0;
     if (t->add_space_prefix) s->normalized[used++] = ' ';
-    used += unmark(s->normalized + used, text, n);
-    struct emit_context c = {t, sink};
+    used += spm_unmark(s->normalized + used, text, n);
+    struct emit_context c = {t, sink, false};
     for (size_t i = 0, word; i < used; i += word) {
         word = t->cuts_at_spaces ? word_bytes(s->normalized + i, used - i) : used - i;
         encode_word(t, &s->space, s->normalized + i, word, &c);

@@ -41,27 +41,43 @@ static size_t text_bytes(const struct vocab *v) {
 size_t tokenizer_bytes(const struct vocab *v) {
     size_t n_special, special_bytes, n = (size_t)v->n_tokens;
     count_special(v, &n_special, &special_bytes);
-    size_t special = token_table_bytes(n_special, special_bytes) + n_special * (sizeof(int32_t) + sizeof(bool) + sizeof(uint32_t)) + 3 * 64;
+    size_t special =
+        token_table_bytes(n_special, special_bytes) + n_special * (sizeof(int32_t) + sizeof(bool) + sizeof(uint32_t)) + 3 * 64;
     return round_up(sizeof(struct tokenizer) + 64 + token_table_bytes(n, text_bytes(v)) + n + 64 + special +
-                        (v->model == VOCAB_BPE ? bpe_bytes(v) : spm_bytes(v)), 64);
+                        (v->model == VOCAB_BPE ? bpe_bytes(v) : spm_bytes(v)),
+                    64);
+}
+
+/* A token's bytes as they appear in text. A user-defined token is looked for in the text, where spaces are spaces. */
+static size_t write_piece(const struct vocab *v, int32_t id, char *to) {
+    struct text_view text = v->tokens[id];
+    enum token_type type = type_of(v, id);
+    if (v->model == VOCAB_SPM && type == TOKEN_USER_DEFINED) return spm_unmark(to, text.data, (size_t)text.n);
+    if (!is_special_type(type))
+        return v->model == VOCAB_BPE ? bpe_piece(to, text.data, (size_t)text.n) : spm_piece(to, text.data, (size_t)text.n);
+    memcpy(to, text.data, (size_t)text.n);
+    return (size_t)text.n;
+}
+
+static enum status check_distinct(const struct vocab *v, int32_t a, int32_t b, struct err *err) {
+    if (a < 0 || a == b || v->tokens[a].n != v->tokens[b].n) return STATUS_OK;
+    if (memcmp(v->tokens[a].data, v->tokens[b].data, (size_t)v->tokens[a].n) != 0) return STATUS_OK;
+    return err_set_param(err, STATUS_CORRUPT, "tokenizer.ggml.tokens",
+                         "tokenizer: tokenizer.ggml.tokens %d and %d are the same", a < b ? a : b, a < b ? b : a);
 }
 
 /* Pieces of all tokens, those that encoding may produce made findable. */
 static enum status build_table(struct tokenizer *t, const struct vocab *v, struct err *err) {
     if (!token_table_init(&t->table, &t->arena, (size_t)v->n_tokens, text_bytes(v)))
-        return err_set_param(err, STATUS_TOO_LARGE, "tokenizer.ggml.tokens", "tokenizer: the texts of tokenizer.ggml.tokens are too large");
+        return err_set_param(err, STATUS_TOO_LARGE, "tokenizer.ggml.tokens",
+                             "tokenizer: the texts of tokenizer.ggml.tokens are too large");
     for (int32_t id = 0; id < v->n_tokens; id++) {
-        struct text_view text = v->tokens[id];
-        char *to = token_table_begin_piece(&t->table);
         enum token_type type = type_of(v, id);
-        size_t n = (size_t)text.n;
-        if (is_special_type(type)) memcpy(to, text.data, n);
-        else n = v->model == VOCAB_BPE ? bpe_piece(to, text.data, n) : spm_piece(to, text.data, n);
+        size_t n = write_piece(v, id, token_table_begin_piece(&t->table));
         token_table_end_piece(&t->table, n);
-        bool is_findable = n > 0 && (type == TOKEN_NORMAL || type == TOKEN_UNDEFINED || type == TOKEN_USER_DEFINED);
-        int32_t other = is_findable ? token_table_insert(&t->table, id) : -1;
-        if (other >= 0 && v->tokens[other].n == text.n && memcmp(v->tokens[other].data, text.data, n) == 0)
-            return err_set_param(err, STATUS_CORRUPT, "tokenizer.ggml.tokens", "tokenizer: tokenizer.ggml.tokens %d and %d are the same", other, id);
+        if (n == 0 || (type != TOKEN_NORMAL && type != TOKEN_UNDEFINED && type != TOKEN_USER_DEFINED)) continue;
+        enum status s = check_distinct(v, token_table_insert(&t->table, id), id, err);
+        if (s) return s;
     }
     return STATUS_OK;
 }
@@ -75,35 +91,66 @@ static void note_length(struct special_tokens *s, uint32_t n) {
     s->n_lengths++;
 }
 
-static bool build_special(struct tokenizer *t, const struct vocab *v) {
+/* Makes special token `id` findable; an ordinary token or another special one of the same text would make the text ambiguous. */
+static enum status add_special(struct tokenizer *t, const struct vocab *v, int32_t id, struct err *err) {
+    struct special_tokens *s = &t->special;
+    int32_t entry = s->texts.n_tokens;
+    char *piece = token_table_begin_piece(&s->texts);
+    size_t n = write_piece(v, id, piece);
+    token_table_end_piece(&s->texts, n);
+    s->ids[entry] = id;
+    s->is_always[entry] = type_of(v, id) == TOKEN_USER_DEFINED;
+    if (n == 0) return STATUS_OK;
+    enum status status = check_distinct(v, token_table_find(&t->table, piece, n), id, err);
+    if (status) return status;
+    int32_t other = token_table_insert(&s->texts, entry);
+    if (other >= 0) return check_distinct(v, s->ids[other], id, err);
+    s->first_bytes[(unsigned char)piece[0]] = true;
+    note_length(s, (uint32_t)n);
+    return STATUS_OK;
+}
+
+static enum status build_special(struct tokenizer *t, const struct vocab *v, struct err *err) {
     struct special_tokens *s = &t->special;
     size_t n, bytes;
     count_special(v, &n, &bytes);
     s->ids = arena_alloc(&t->arena, n * sizeof *s->ids);
     s->is_always = arena_alloc(&t->arena, n * sizeof *s->is_always);
     s->lengths = arena_alloc(&t->arena, n * sizeof *s->lengths);
-    if (!token_table_init(&s->texts, &t->arena, n, bytes) || !s->ids || !s->is_always || !s->lengths) return false;
+    if (!token_table_init(&s->texts, &t->arena, n, bytes) || !s->ids || !s->is_always || !s->lengths)
+        BUG("tokenizer: its own bound is too small");
     for (int32_t id = 0; id < v->n_tokens; id++) {
-        struct text_view text = v->tokens[id];
         if (!is_special_type(type_of(v, id))) continue;
-        int32_t entry = s->texts.n_tokens;
-        memcpy(token_table_begin_piece(&s->texts), text.data, (size_t)text.n);
-        token_table_end_piece(&s->texts, (size_t)text.n);
-        s->ids[entry] = id;
-        s->is_always[entry] = type_of(v, id) == TOKEN_USER_DEFINED;
-        if (text.n == 0 || token_table_insert(&s->texts, entry) >= 0) continue;
-        s->first_bytes[(unsigned char)text.data[0]] = true;
-        note_length(s, (uint32_t)text.n);
+        enum status status = add_special(t, v, id, err);
+        if (status) return status;
     }
-    return true;
+    return STATUS_OK;
 }
 
 /* Texts that end generation also when the file names only one end token. */
 static bool is_end_text(struct text_view text) {
     static const char *const ends[] = {
-        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>",
-        "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<eos>",
-        ("<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<|fim_pad|>",
+        "<|repo_name|>",
+        "<|file_sep|>",
+        ("<\xef\xbd\x9c"
+         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
     };
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (text.n == strlen(ends[i]) && memcmp(text.data, ends[i], text.n) == 0) return true;
@@ -122,6 +169,7 @@ static void build_flags(struct tokenizer *t, const struct vocab *v) {
 static enum status build(struct tokenizer *t, const struct vocab *v, struct err *err) {
     t->model = v->model;
     t->bos = v->bos;
+    t->unk = v->unk;
     t->add_bos = v->add_bos && v->bos >= 0;
     t->add_space_prefix = v->model == VOCAB_SPM && v->add_space_prefix;
     t->flags = arena_alloc(&t->arena, (size_t)v->n_tokens);
@@ -135,7 +183,8 @@ static enum status build(struct tokenizer *t, const struct vocab *v, struct err 
         t->ignore_merges = kind.ignore_merges;
         t->nfc = kind.nfc;
     }
-    if (!build_special(t, v) || !(v->model == VOCAB_BPE ? bpe_build(t, v) : spm_build(t, v))) BUG("tokenizer: its own bound is too small");
+    if ((s = build_special(t, v, err))) return s;
+    if (!(v->model == VOCAB_BPE ? bpe_build(t, v) : spm_build(t, v))) BUG("tokenizer: its own bound is too small");
     return STATUS_OK;
 }
 
@@ -164,9 +213,7 @@ void tokenizer_destroy(struct tokenizer *t) {
 
 /* ---- scratch ---- */
 
-static size_t normalized_capacity(size_t max_bytes) {
-    return max_bytes + max_bytes / 2 + SCRATCH_PAD;
-}
+static size_t normalized_capacity(size_t max_bytes) { return max_bytes + max_bytes / 2 + SCRATCH_PAD; }
 
 size_t tokenizer_scratch_bytes(size_t max_bytes) {
     size_t capacity = normalized_capacity(max_bytes);
@@ -184,9 +231,11 @@ struct tokenizer_scratch *tokenizer_scratch_create(struct memory_source memory, 
     struct arena arena;
     arena_init(&arena, block, bytes);
     struct tokenizer_scratch *s = arena_alloc(&arena, sizeof *s);
-    *s = (struct tokenizer_scratch){.max_bytes = max_bytes, .normalized_capacity = normalized_capacity(max_bytes), .match = match};
+    *s = (struct tokenizer_scratch){
+        .max_bytes = max_bytes, .normalized_capacity = normalized_capacity(max_bytes), .match = match};
     s->normalized = arena_alloc(&arena, s->normalized_capacity);
-    if (!s->normalized || !merge_space_init(&s->space, &arena, s->normalized_capacity)) BUG("tokenizer: its own bound is too small");
+    if (!s->normalized || !merge_space_init(&s->space, &arena, s->normalized_capacity))
+        BUG("tokenizer: its own bound is too small");
     return s;
 }
 
@@ -211,8 +260,8 @@ static int32_t special_at(const struct special_tokens *s, const char *text, size
     return -1;
 }
 
-static enum status encode_plain(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n, struct id_sink *sink,
-                                struct err *err) {
+static enum status encode_plain(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n,
+                                struct id_sink *sink, struct err *err) {
     if (n == 0) return STATUS_OK;
     if (t->model == VOCAB_SPM) {
         spm_encode(t, s, text, n, sink);
@@ -220,15 +269,16 @@ static enum status encode_plain(const struct tokenizer *t, struct tokenizer_scra
     }
     if (t->nfc) {
         n = normalizer_nfc(text, n, s->normalized, s->normalized_capacity);
-        if (n == (size_t)-1) return err_set_param(err, STATUS_TOO_LARGE, "prompt", "prompt: grows by more than half when normalized to NFC");
+        if (n == (size_t)-1)
+            return err_set_param(err, STATUS_TOO_LARGE, "prompt", "prompt: grows by more than half when normalized to NFC");
         text = s->normalized;
     }
     bpe_encode(t, s, text, n, sink);
     return STATUS_OK;
 }
 
-static enum status encode_all(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n, bool parse_all,
-                              struct id_sink *sink, struct err *err) {
+static enum status encode_all(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n,
+                              bool parse_all, struct id_sink *sink, struct err *err) {
     size_t from = 0;
     enum status status = STATUS_OK;
     for (size_t i = 0, length; i < n && status == STATUS_OK;) {
@@ -264,15 +314,15 @@ enum status tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch
     if (status) return status;
     if ((flags & ENCODE_BOS) && t->add_bos) prepend_bos(t, &sink);
     *n_ids = sink.n;
-    if (sink.n > max_ids) return err_set_param(err, STATUS_TOO_LARGE, "prompt", "prompt: is %zu tokens, at most %zu are allowed", sink.n, max_ids);
+    if (sink.n > max_ids)
+        return err_set_param(err, STATUS_TOO_LARGE, "prompt", "prompt: is %zu tokens, at most %zu are allowed", sink.n,
+                             max_ids);
     return STATUS_OK;
 }
 
 /* ---- looking up ---- */
 
-int tokenizer_n_tokens(const struct tokenizer *t) {
-    return t->table.n_tokens;
-}
+int tokenizer_n_tokens(const struct tokenizer *t) { return t->table.n_tokens; }
 
 struct text_view tokenizer_piece(const struct tokenizer *t, int32_t id) {
     if (id < 0 || id >= t->table.n_tokens) return (struct text_view){"", 0};
@@ -292,10 +342,6 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t n) {
     return entry >= 0 ? t->special.ids[entry] : token_table_find(&t->table, text, n);
 }
 
-int32_t tokenizer_bos(const struct tokenizer *t) {
-    return t->bos;
-}
+int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
 
-bool tokenizer_drops_first_space(const struct tokenizer *t) {
-    return t->add_space_prefix;
-}
+bool tokenizer_drops_first_space(const struct tokenizer *t) { return t->add_space_prefix; }

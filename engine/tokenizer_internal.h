@@ -34,7 +34,7 @@ struct tokenizer {
     enum vocab_model model;
     struct token_table table;
     uint8_t *flags;               /* [n_tokens] */
-    int bos;
+    int bos, unk;                 /* −1: none */
     bool add_bos, add_space_prefix, ignore_merges, nfc;
     int32_t byte_ids[256];        /* a byte on its own, −1: none */
     /* BPE */
@@ -76,4 +76,5 @@ void bpe_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const ch
 bool spm_build(struct tokenizer *t, const struct vocab *vocab);
 size_t spm_bytes(const struct vocab *vocab);
 size_t spm_piece(char *out, const char *text, size_t n);
+size_t spm_unmark(char *out, const char *text, size_t n); /* ▁ → space; never more bytes than n */
 void spm_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n, struct id_sink *sink);

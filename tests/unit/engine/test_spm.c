@@ -80,6 +80,33 @@ static void a_character_that_is_no_token_is_its_bytes(void **state) {
     subject_close(&s);
 }
 
+static void bytes_that_are_no_tokens_are_the_unknown_token_once(void **state) {
+    struct tiny *v = tiny_spm();
+    v->vocab.unk = UNK;
+    struct subject s = subject_of(&v->vocab, 256);
+    assert_ids(&s, "axyzb", 0, "5 0 6");
+    assert_ids(&s, "x y", 0, "0 9 0");
+    assert_ids(&s, "\xe2\x82\xac!", 0, "1 2 3 0");
+    assert_ids(&s, "\xf0\x9f\x98\x82?", 0, "0 2 0");
+    subject_close(&s);
+}
+
+/* A run of spaces as a token of its own, as Gemma has them: spelled with marks, found in text that has spaces. */
+static void a_user_defined_run_of_marks_is_found_as_spaces(void **state) {
+    struct tiny *v = tiny_spm();
+    tiny_token(v, MARK MARK, TOKEN_USER_DEFINED);      /* 10 */
+    tiny_token(v, MARK MARK MARK, TOKEN_USER_DEFINED); /* 11 */
+    tiny_scored(v, MARK "a", TOKEN_NORMAL, -1);        /* 12 */
+    struct subject s = subject_of(&v->vocab, 256);
+    assert_ids(&s, "b  a", 0, "6 10 5");
+    assert_ids(&s, "b    a", 0, "6 11 12");
+    assert_ids(&s, "b  a", ENCODE_SPECIAL, "6 10 5");
+    assert_int_equal(tokenizer_find(s.tokenizer, "  ", 2), 10);
+    struct text_view piece = tokenizer_piece(s.tokenizer, 11);
+    assert_true(piece.n == 3 && memcmp(piece.data, "   ", 3) == 0);
+    subject_close(&s);
+}
+
 static void spaces_and_their_marks_are_the_same(void **state) {
     struct tiny *v = tiny_spm();
     tiny_scored(v, MARK "a", TOKEN_NORMAL, -1); /* 10 */
@@ -178,6 +205,8 @@ int main(void) {
         cmocka_unit_test(among_equals_the_leftmost_is_merged_first),
         cmocka_unit_test(without_scores_earlier_tokens_are_better),
         cmocka_unit_test(a_character_that_is_no_token_is_its_bytes),
+        cmocka_unit_test(bytes_that_are_no_tokens_are_the_unknown_token_once),
+        cmocka_unit_test(a_user_defined_run_of_marks_is_found_as_spaces),
         cmocka_unit_test(spaces_and_their_marks_are_the_same),
         cmocka_unit_test(a_text_gets_a_space_in_front_if_the_vocabulary_says_so),
         cmocka_unit_test(a_piece_that_spans_words_is_still_found),

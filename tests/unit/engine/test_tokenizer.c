@@ -106,7 +106,7 @@ static void generation_ends_at_ids_and_at_known_texts(void **state) {
     struct tiny *v = tiny_bpe();
     v->vocab.eos = tiny_token(v, "<stop>", TOKEN_CONTROL); /* 5: by id */
     v->vocab.eot = tiny_token(v, "<turn>", TOKEN_NORMAL);  /* 6: by id */
-    const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"};
+    const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<|endoftext|>", "<|file_sep|>"};
     for (size_t i = 0; i < 6; i++) tiny_token(v, ends[i], i % 2 ? TOKEN_CONTROL : TOKEN_USER_DEFINED); /* 7 to 12: by text */
     tiny_token(v, "<|end|>", TOKEN_NORMAL);       /* 13: a word like others */
     tiny_token(v, "<|im_start|>", TOKEN_CONTROL); /* 14 */
@@ -136,6 +136,17 @@ static void assert_refused(const struct vocab *vocab, enum status status, const 
 static void two_tokens_of_one_text_are_refused(void **state) {
     struct tiny *v = tiny_bpe();
     tiny_token(v, "b", TOKEN_NORMAL); /* 5 */
+    assert_refused(&v->vocab, STATUS_CORRUPT, "tokenizer.ggml.tokens", "1 and 5");
+}
+
+static void two_special_tokens_of_one_text_are_refused(void **state) {
+    struct tiny *v = tiny_bpe();
+    tiny_token(v, "<x>", TOKEN_CONTROL);      /* 5 */
+    tiny_token(v, "<y>", TOKEN_CONTROL);      /* 6 */
+    tiny_token(v, "<x>", TOKEN_USER_DEFINED); /* 7 */
+    assert_refused(&v->vocab, STATUS_CORRUPT, "tokenizer.ggml.tokens", "5 and 7");
+    v = tiny_bpe();
+    tiny_token(v, "b", TOKEN_CONTROL); /* 5; 1 is an ordinary "b" */
     assert_refused(&v->vocab, STATUS_CORRUPT, "tokenizer.ggml.tokens", "1 and 5");
 }
 
@@ -328,6 +339,7 @@ int main(void) {
         cmocka_unit_test(a_vocabulary_that_wants_no_bos_gets_none),
         cmocka_unit_test(generation_ends_at_ids_and_at_known_texts),
         cmocka_unit_test(two_tokens_of_one_text_are_refused),
+        cmocka_unit_test(two_special_tokens_of_one_text_are_refused),
         cmocka_unit_test(an_unknown_pretokenizer_is_refused),
         cmocka_unit_test(no_memory_is_refused_in_bytes),
         cmocka_unit_test(too_little_room_still_gives_the_count),
