@@ -2,10 +2,11 @@
  * token falls back to its bytes, and bytes that are no tokens either to the unknown token. Spaces are spelled ▁ in the file and are
  * spaces in pieces here; a ▁ in a text is a space too.
  *
- * The family has no pre-tokenizer: a whole text is one word. But where no piece has a space after something else, as in most
- * vocabularies, no merge can ever join the two, so a text may be cut before such spaces, and each part merged alone, without
- * changing an id. That is looked for when the tables are built, and makes merging short; as in byte-level BPE, a part that is
- * itself a token which merging gives is then found in one look. Other vocabularies take the text as one long word. */
+ * The family has no pre-tokenizer: a whole text is one word. But a merge across a place in it makes a token that has the two bytes
+ * around that place side by side. Where no piece of the vocabulary has these two, nothing is ever merged across, so the text may be
+ * cut there, and each part merged alone, without changing an id. In most vocabularies that is so at every space after something
+ * else. The pairs of bytes are noted when the tables are built; cutting makes merging short, and as in byte-level BPE, a part that is
+ * itself a token which merging gives is then found in one look. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "engine/tokenizer_internal.h"
 
 #define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
+#define PAIR_BYTES (65536 / 8)    /* a bit for each pair of bytes */
 
 static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
 
@@ -41,7 +43,7 @@ size_t spm_piece(char *out, const char *text, size_t n) {
     return 1;
 }
 
-size_t spm_bytes(const struct vocab *vocab) { return (size_t)vocab->n_tokens * sizeof(uint32_t) + 64; }
+size_t spm_bytes(const struct vocab *vocab) { return (size_t)vocab->n_tokens * sizeof(uint32_t) + 64 + PAIR_BYTES + 64; }
 
 /* A float as an unsigned that orders the other way round: the best score has the least rank. */
 static uint32_t rank_of_score(float score) {
@@ -53,12 +55,8 @@ static uint32_t rank_of_score(float score) {
     return rank == MERGE_NONE ? rank - 1 : rank;
 }
 
-/* Can this piece, made by merging, hold the end of one word and the beginning of the next? */
-static bool crosses_words(struct text_view piece) {
-    for (uint64_t i = 1; i < piece.n; i++)
-        if (piece.data[i] == ' ' && piece.data[i - 1] != ' ') return true;
-    return false;
-}
+/* The two bytes around the place before `at`, as one number. */
+static size_t pair_around(const char *at) { return (size_t)(unsigned char)at[-1] << 8 | (unsigned char)at[0]; }
 
 static struct merge lookup(const void *tables, int32_t left, int32_t right, const char *text, size_t n) {
     const struct tokenizer *t = tables;
@@ -79,20 +77,25 @@ static size_t symbol(const void *tables, const char *text, size_t n, int32_t *id
 static void note_piece(struct tokenizer *t, int32_t id) {
     struct text_view piece = token_table_piece(&t->table, id);
     if (piece.n == 0 || token_table_find(&t->table, piece.data, (size_t)piece.n) != id) return; /* never made by merging */
-    if (crosses_words(piece)) t->cuts_at_spaces = false;
+    for (uint64_t i = 1; i < piece.n; i++) {
+        size_t pair = pair_around(piece.data + i);
+        t->inner_pairs[pair / 8] |= (uint8_t)(1u << pair % 8);
+    }
     if (piece.n <= MERGE_SHORT && merge_makes(piece.data, (size_t)piece.n, t, lookup, symbol, id)) t->flags[id] |= FLAG_WHOLE;
 }
 
 bool spm_build(struct tokenizer *t, const struct vocab *vocab) {
     t->ranks = arena_alloc(&t->arena, (size_t)vocab->n_tokens * sizeof *t->ranks);
-    if (!t->ranks) return false;
+    t->inner_pairs = arena_alloc(&t->arena, PAIR_BYTES);
+    if (!t->ranks || !t->inner_pairs) return false;
+    memset(t->inner_pairs, 0, PAIR_BYTES);
     for (int b = 0; b < 256; b++) t->byte_ids[b] = -1;
     for (int32_t id = 0; id < vocab->n_tokens; id++) {
         t->ranks[id] = rank_of_score(vocab->scores ? vocab->scores[id] : -(float)id);
         int byte = byte_of_text(vocab->tokens[id].data, (size_t)vocab->tokens[id].n);
         if (byte >= 0) t->byte_ids[byte] = id;
     }
-    t->cuts_at_spaces = true;
+    t->cuts_words = true;
     for (int32_t id = 0; id < vocab->n_tokens; id++) note_piece(t, id);
     return true;
 }
@@ -126,12 +129,14 @@ static void encode_word(const struct tokenizer *t, const struct merge_space *spa
     else merge_word(space, word, n, t, (struct merge_ops){lookup, symbol, emit}, c);
 }
 
-/* Where the word at text[0..n) ends: before the first space that follows something else. */
-static size_t word_bytes(const char *text, size_t n) {
-    size_t i = 0;
-    while (i < n && text[i] == ' ') i++;
-    const char *space = i < n ? memchr(text + i, ' ', n - i) : NULL;
-    return space ? (size_t)(space - text) : n;
+/* Where the word at text[0..n) ends: before the first character that nothing is merged to from before it. */
+static size_t word_bytes(const struct tokenizer *t, const char *text, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        size_t pair = pair_around(text + i);
+        bool is_inner = t->inner_pairs[pair / 8] >> pair % 8 & 1;
+        if (!is_inner && ((unsigned char)text[i] & 0xc0) != 0x80) return i;
+    }
+    return n;
 }
 
 void spm_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t n, struct id_sink *sink) {
@@ -141,7 +146,7 @@ void spm_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const ch
     used += spm_unmark(s->normalized + used, text, n);
     struct emit_context c = {t, sink, false};
     for (size_t i = 0, word; i < used; i += word) {
-        word = t->cuts_at_spaces ? word_bytes(s->normalized + i, used - i) : used - i;
+        word = t->cuts_words ? word_bytes(t, s->normalized + i, used - i) : used - i;
         encode_word(t, &s->space, s->normalized + i, word, &c);
     }
 }

@@ -43,7 +43,8 @@ struct tokenizer {
     size_t merge_mask;
     /* SPM */
     uint32_t *ranks;              /* [n_tokens] by score, best 0 */
-    bool cuts_at_spaces;          /* no merge joins a space to what is before it */
+    uint8_t *inner_pairs;         /* bit a·256 + b: some piece has byte b right after byte a */
+    bool cuts_words;              /* true; tests see what not cutting gives */
     struct special_tokens special;
 };
 

@@ -135,7 +135,6 @@ static void a_piece_that_spans_words_is_still_found(void **state) {
     struct tiny *v = tiny_spm();
     tiny_scored(v, "a" MARK, TOKEN_NORMAL, -1); /* 10: the text may not be cut before its space */
     struct subject s = subject_of(&v->vocab, 256);
-    assert_false(s.tokenizer->cuts_at_spaces);
     assert_ids(&s, "ba b", 0, "6 10 6");
     subject_close(&s);
 }
@@ -159,7 +158,7 @@ static uint64_t random_below(uint64_t *state, uint64_t n) {
 static void check_cuts(struct subject *s, const char *const *units, size_t n_units) {
     static int32_t cut[4096], whole[4096];
     uint64_t seed = 12345;
-    assert_true(s->tokenizer->cuts_at_spaces);
+    assert_true(s->tokenizer->cuts_words);
     for (int round = 0; round < 2000; round++) {
         char text[1024];
         size_t n = 0, n_cut, n_whole;
@@ -170,15 +169,15 @@ static void check_cuts(struct subject *s, const char *const *units, size_t n_uni
             n += strlen(unit);
         }
         assert_int_equal(tokenizer_encode(s->tokenizer, s->scratch, text, n, 0, cut, 4096, &n_cut, &err), 0);
-        s->tokenizer->cuts_at_spaces = false;
+        s->tokenizer->cuts_words = false;
         assert_int_equal(tokenizer_encode(s->tokenizer, s->scratch, text, n, 0, whole, 4096, &n_whole, &err), 0);
-        s->tokenizer->cuts_at_spaces = true;
+        s->tokenizer->cuts_words = true;
         assert_int_equal(n_cut, n_whole);
         assert_memory_equal(cut, whole, n_cut * sizeof *cut);
     }
 }
 
-static void cutting_at_spaces_changes_no_id(void **state) {
+static void cutting_changes_no_id(void **state) {
     static const char *const units[] = {"a", "b", "c", " ", " ", "ab", "\xe2\x82\xac"};
     struct tiny *v = tiny_spm();
     static const char *const more[] = {"ab", "bc", MARK "a", MARK MARK, "abc", MARK "ab", MARK MARK "a", "ca", "bca"};
@@ -188,7 +187,7 @@ static void cutting_at_spaces_changes_no_id(void **state) {
     subject_close(&s);
 }
 
-static void cutting_at_spaces_changes_no_id_of_mistral(void **state) {
+static void cutting_changes_no_id_of_mistral(void **state) {
     static const char *const units[] = {"the", "re", "in",           " ",   " ", "  ", "token", "s", "\n",
                                         "1",   ".",  "\xe2\x82\xac", "ing", "A"};
     const char *path = vocab_path("mistral-v3");
@@ -211,8 +210,8 @@ int main(void) {
         cmocka_unit_test(a_text_gets_a_space_in_front_if_the_vocabulary_says_so),
         cmocka_unit_test(a_piece_that_spans_words_is_still_found),
         cmocka_unit_test(unused_and_control_tokens_are_never_merged),
-        cmocka_unit_test(cutting_at_spaces_changes_no_id),
-        cmocka_unit_test(cutting_at_spaces_changes_no_id_of_mistral),
+        cmocka_unit_test(cutting_changes_no_id),
+        cmocka_unit_test(cutting_changes_no_id_of_mistral),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
