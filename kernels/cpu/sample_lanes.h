@@ -1,13 +1,15 @@
 /* What sampling needs of a row of logits: maximum, its lowest id, and log Σ e^x, in three passes over a row that stays in cache.
  *
- * The sum is Σ e^(x − max) in 16 lanes (lane = id mod 16) and lanes_sum; its logarithm is taken in double (det_log) and rounded
- * once. NaN counts as −infinity. A row without any number has maximum and log_sum_exp −infinity and argmax 0; one with an
+ * The sum is Σ e^(x − max): 512 ids at a time in 16 lanes (lane = id mod 16) and lanes_sum, these added up in double, because a float
+ * sum of a whole vocabulary loses its many small terms (1e-5 of 49,152). Its logarithm is taken in double (det_log) and rounded once. NaN counts as −infinity. A row without any number has maximum and log_sum_exp −infinity and argmax 0; one with an
  * infinite logit has log_sum_exp +infinity. */
 #pragma once
 
 #include "engine/base/fmath.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/math_lanes.h"
+
+#define SUM_BLOCK 512 /* a multiple of N_LANES */
 
 static float row_largest(const float *x, int n) {
     lanes largest = lanes_set(-INFINITY);
@@ -26,14 +28,19 @@ static int row_find(const float *x, int n, float value) {
     return 0;
 }
 
-static float row_exp_sum(const float *x, int n, float largest) {
+static double row_exp_sum(const float *x, int n, float largest) {
     const lanes shift = lanes_set(largest), lowest = lanes_set(-INFINITY);
-    lanes sum = lanes_zero();
-    for (int i = 0; i < n; i += N_LANES) {
-        lanes v = lanes_max(lanes_load_some(x + i, n - i, -INFINITY), lowest);
-        sum = lanes_add(sum, lanes_exp(lanes_sub(v, shift)));
+    double total = 0;
+    for (int first = 0; first < n; first += SUM_BLOCK) {
+        int end = n - first < SUM_BLOCK ? n : first + SUM_BLOCK;
+        lanes sum = lanes_zero();
+        for (int i = first; i < end; i += N_LANES) {
+            lanes v = lanes_max(lanes_load_some(x + i, end - i, -INFINITY), lowest);
+            sum = lanes_add(sum, lanes_exp(lanes_sub(v, shift)));
+        }
+        total += (double)lanes_sum(sum);
     }
-    return lanes_sum(sum);
+    return total;
 }
 
 static void row_stats_one(struct row_stat *stat, const float *x, int n) {
@@ -41,7 +48,7 @@ static void row_stats_one(struct row_stat *stat, const float *x, int n) {
     *stat = (struct row_stat){.max = largest, .argmax = 0, .log_sum_exp = largest};
     if (largest > -INFINITY) stat->argmax = row_find(x, n, largest);
     if (largest > -INFINITY && largest < INFINITY)
-        stat->log_sum_exp = (float)((double)largest + det_log((double)row_exp_sum(x, n, largest)));
+        stat->log_sum_exp = (float)((double)largest + det_log(row_exp_sum(x, n, largest)));
 }
 
 static void exp_of_vector(float *y, const float *x, int n) {
