@@ -8,7 +8,9 @@
 #include <stdint.h>
 
 /* splitmix64: any seed is a good one, and (seed, stream) pairs are independent. */
-struct random_source { uint64_t state; };
+struct random_source {
+    uint64_t state;
+};
 struct random_source random_open(uint64_t seed, uint64_t stream);
 uint64_t random_next(struct random_source *r);
 /* In [0, n), n > 0, unbiased. */
@@ -18,8 +20,8 @@ double random_unit(struct random_source *r);
 
 struct arrivals {
     struct random_source random;
-    double rate;      /* a second; 0: closed loop */
-    double at_us;     /* when the last one came, from the start of the run */
+    double rate;  /* a second; 0: closed loop */
+    double at_us; /* when the last one came, from the start of the run */
 };
 
 void arrivals_open(struct arrivals *a, double rate, uint64_t seed);

@@ -26,11 +26,11 @@
 #include "client/target.h"
 #include "engine/base/clock.h"
 
-static const char usage[] =
-    "usage: tally bench --url URL [options]\n\n"
-    "Sends streaming completions to any server with the OpenAI API and reports time to first token (TTFT), time per output token (TPOT),\n"
-    "inter-token latency, end-to-end latency, throughput, and failures by class.\n"
-    "Exit code: 0; 1 when any request failed; 2 for bad usage or a server that cannot be asked.\n\n";
+static const char usage[] = "usage: tally bench --url URL [options]\n\n"
+                            "Sends streaming completions to any server with the OpenAI API and reports time to first token "
+                            "(TTFT), time per output token (TPOT),\n"
+                            "inter-token latency, end-to-end latency, throughput, and failures by class.\n"
+                            "Exit code: 0; 1 when any request failed; 2 for bad usage or a server that cannot be asked.\n\n";
 
 enum { EXIT_DONE, EXIT_SOME_FAILED, EXIT_USAGE };
 
@@ -41,18 +41,18 @@ struct bench {
     struct summary summary;
     struct progress progress;
     CURLM *multi;
-    int timer; /* timerfd */
-    struct request *slots;   /* [o.concurrency]; easy is NULL until first used */
-    int *free_slots;         /* [n_free] */
-    int64_t *free_since;     /* [o.concurrency]: when each slot fell free */
+    int timer;             /* timerfd */
+    struct request *slots; /* [o.concurrency]; easy is NULL until first used */
+    int *free_slots;       /* [n_free] */
+    int64_t *free_since;   /* [o.concurrency]: when each slot fell free */
     int n_free, n_active;
-    int64_t n_chunks;        /* with text, of this phase */
+    int64_t n_chunks; /* with text, of this phase */
 };
 
 /* One phase: the warm-up, or what is measured. */
 struct phase {
     int64_t total, started, done;
-    uint64_t first_index;   /* of its prompts */
+    uint64_t first_index; /* of its prompts */
     int64_t start_us, next_due_us;
     struct arrivals arrivals;
     int64_t second_start_us, second_chunks; /* for the best second */
@@ -60,9 +60,7 @@ struct phase {
 
 static volatile sig_atomic_t is_interrupted;
 
-static void on_interrupt(int number) {
-    is_interrupted = 1;
-}
+static void on_interrupt(int number) { is_interrupted = 1; }
 
 /* ---- requests ---- */
 
@@ -213,7 +211,8 @@ static enum status run_phase(struct bench *b, struct phase *phase, struct err *e
 static double cpu_s(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
 /* The warm-up is a closed loop whatever is measured after it, with prompts of its own. */
@@ -237,8 +236,8 @@ static enum status run(struct bench *b, struct err *err) {
 /* ---- start and end ---- */
 
 static enum status prepare_dataset(struct bench *b, struct err *err) {
-    b->dataset = (struct dataset){.kind = b->o.token_ids ? DATASET_TOKENS : DATASET_WORDS, .seed = (uint64_t)b->o.seed,
-                                  .n_tokens = b->o.input_tokens};
+    b->dataset = (struct dataset){
+        .kind = b->o.token_ids ? DATASET_TOKENS : DATASET_WORDS, .seed = (uint64_t)b->o.seed, .n_tokens = b->o.input_tokens};
     return *b->o.prompts ? dataset_read_file(&b->dataset, b->o.prompts, err) : STATUS_OK;
 }
 
@@ -301,7 +300,9 @@ int bench_main(int argc, char **argv) {
     if (options_want_help(argc, argv)) {
         fputs(usage, stdout);
         bench_options_print_help(stdout);
-        fputs("  --help\n      Print this and exit.\n\nOptions may also stand in the environment: TALLY_BENCH_URL, TALLY_BENCH_API_KEY, ...\n", stdout);
+        fputs("  --help\n      Print this and exit.\n\nOptions may also stand in the environment: TALLY_BENCH_URL, "
+              "TALLY_BENCH_API_KEY, ...\n",
+              stdout);
         return EXIT_DONE;
     }
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND}; /* a second interrupt ends at once */

@@ -8,10 +8,10 @@ enum {
 #define X(name, ...) BENCH_##name,
     BENCH_TABLE(X)
 #undef X
-    BENCH_COUNT
+        BENCH_COUNT
 };
 
-#define X(name_, kind_, initial_, least, most, choices_, value_, help_)                                                            \
+#define X(name_, kind_, initial_, least, most, choices_, value_, help_)                                                        \
     {#name_, OPTION_##kind_, initial_, least, most, choices_, value_, help_, offsetof(struct bench_options, name_)},
 static const struct option bench_options[BENCH_COUNT] = {BENCH_TABLE(X)};
 #undef X
@@ -22,14 +22,16 @@ static enum status check_headers(const struct bench_options *o, struct err *err)
         const char *text = o->header.items[i];
         size_t name = strcspn(text, ":= \t");
         if (name == 0 || !text[name] || text[name] == ' ' || text[name] == '\t' || strpbrk(text, "\r\n"))
-            return err_set_param(err, STATUS_INVALID, "header", "--header: \"%.80s\" is not allowed: allowed is \"Name: value\"", text);
+            return err_set_param(err, STATUS_INVALID, "header",
+                                 "--header: \"%.80s\" is not allowed: allowed is \"Name: value\"", text);
     }
     return STATUS_OK;
 }
 
 static enum status check(const struct bench_options *o, struct err *err) {
     if (strncmp(o->url, "http://", 7) && strncmp(o->url, "https://", 8))
-        return err_set_param(err, STATUS_INVALID, "url", "--url: \"%.80s\" is not allowed: allowed are http:// and https:// addresses", o->url);
+        return err_set_param(err, STATUS_INVALID, "url",
+                             "--url: \"%.80s\" is not allowed: allowed are http:// and https:// addresses", o->url);
     if (o->words && *o->prompts)
         return err_set_param(err, STATUS_INVALID, "words", "--words and --prompts: only one can say what the prompts are");
     return check_headers(o, err);

@@ -11,29 +11,39 @@
 #include "engine/base/utf8.h"
 
 static const char *const words[] = {
-    "about", "above", "across", "after", "again", "air", "all", "almost", "along", "also", "always", "among", "animal", "another",
-    "answer", "around", "away", "back", "because", "become", "before", "began", "begin", "being", "below", "between", "big", "bird",
-    "black", "blue", "boat", "body", "book", "both", "boy", "bright", "bring", "build", "call", "came", "carry", "catch", "cause",
-    "change", "children", "city", "clear", "close", "cold", "color", "come", "common", "complete", "could", "country", "course", "cover",
-    "cross", "cut", "dark", "day", "decide", "deep", "did", "different", "distance", "door", "down", "draw", "drive", "dry", "during",
-    "each", "early", "earth", "ease", "east", "eat", "end", "enough", "even", "every", "example", "eye", "face", "fall", "family", "far",
-    "farm", "fast", "father", "feel", "feet", "few", "field", "figure", "final", "find", "fire", "first", "fish", "five", "flower", "fly",
-    "follow", "food", "force", "form", "found", "four", "free", "friend", "from", "front", "full", "game", "garden", "gave", "girl",
-    "give", "gold", "good", "great", "green", "ground", "group", "grow", "half", "hand", "happen", "hard", "head", "hear", "heat", "heavy",
-    "held", "help", "high", "hill", "home", "horse", "hour", "house", "hundred", "idea", "inch", "island", "just", "keep", "kind", "king",
-    "know", "lake", "land", "language", "large", "last", "late", "laugh", "learn", "leave", "letter", "life", "light", "line", "list",
-    "listen", "little", "live", "long", "look", "low", "machine", "main", "make", "many", "map", "mark", "measure", "might", "mile",
-    "minute", "money", "moon", "morning", "mother", "mountain", "move", "much", "music", "name", "near", "never", "new", "next", "night",
-    "north", "nothing", "notice", "number", "ocean", "often", "old", "once", "only", "open", "order", "other", "over", "page", "paper",
-    "part", "pass", "pattern", "people", "perhaps", "person", "picture", "piece", "place", "plain", "plan", "plant", "play", "point",
-    "port", "possible", "power", "problem", "product", "pull", "question", "quick", "rain", "reach", "read", "ready", "real", "record",
-    "red", "remember", "rest", "river", "road", "rock", "room", "round", "rule", "run", "school", "science", "sea", "second", "sentence",
-    "serve", "shape", "ship", "short", "show", "side", "simple", "size", "sleep", "slow", "small", "snow", "song", "sound", "south",
-    "space", "special", "stand", "star", "start", "state", "stay", "step", "still", "stone", "stop", "story", "street", "strong",
-    "study", "summer", "sun", "table", "talk", "teach", "ten", "thing", "think", "thought", "thousand", "three", "time", "together",
-    "town", "travel", "tree", "true", "turn", "two", "under", "unit", "until", "usual", "very", "voice", "walk", "warm", "watch",
-    "water", "week", "west", "wheel", "white", "whole", "wind", "winter", "wonder", "wood", "word", "work", "world", "write", "year",
-    "young",
+    "about",    "above",    "across",   "after",    "again",     "air",      "all",      "almost",  "along",   "also",
+    "always",   "among",    "animal",   "another",  "answer",    "around",   "away",     "back",    "because", "become",
+    "before",   "began",    "begin",    "being",    "below",     "between",  "big",      "bird",    "black",   "blue",
+    "boat",     "body",     "book",     "both",     "boy",       "bright",   "bring",    "build",   "call",    "came",
+    "carry",    "catch",    "cause",    "change",   "children",  "city",     "clear",    "close",   "cold",    "color",
+    "come",     "common",   "complete", "could",    "country",   "course",   "cover",    "cross",   "cut",     "dark",
+    "day",      "decide",   "deep",     "did",      "different", "distance", "door",     "down",    "draw",    "drive",
+    "dry",      "during",   "each",     "early",    "earth",     "ease",     "east",     "eat",     "end",     "enough",
+    "even",     "every",    "example",  "eye",      "face",      "fall",     "family",   "far",     "farm",    "fast",
+    "father",   "feel",     "feet",     "few",      "field",     "figure",   "final",    "find",    "fire",    "first",
+    "fish",     "five",     "flower",   "fly",      "follow",    "food",     "force",    "form",    "found",   "four",
+    "free",     "friend",   "from",     "front",    "full",      "game",     "garden",   "gave",    "girl",    "give",
+    "gold",     "good",     "great",    "green",    "ground",    "group",    "grow",     "half",    "hand",    "happen",
+    "hard",     "head",     "hear",     "heat",     "heavy",     "held",     "help",     "high",    "hill",    "home",
+    "horse",    "hour",     "house",    "hundred",  "idea",      "inch",     "island",   "just",    "keep",    "kind",
+    "king",     "know",     "lake",     "land",     "language",  "large",    "last",     "late",    "laugh",   "learn",
+    "leave",    "letter",   "life",     "light",    "line",      "list",     "listen",   "little",  "live",    "long",
+    "look",     "low",      "machine",  "main",     "make",      "many",     "map",      "mark",    "measure", "might",
+    "mile",     "minute",   "money",    "moon",     "morning",   "mother",   "mountain", "move",    "much",    "music",
+    "name",     "near",     "never",    "new",      "next",      "night",    "north",    "nothing", "notice",  "number",
+    "ocean",    "often",    "old",      "once",     "only",      "open",     "order",    "other",   "over",    "page",
+    "paper",    "part",     "pass",     "pattern",  "people",    "perhaps",  "person",   "picture", "piece",   "place",
+    "plain",    "plan",     "plant",    "play",     "point",     "port",     "possible", "power",   "problem", "product",
+    "pull",     "question", "quick",    "rain",     "reach",     "read",     "ready",    "real",    "record",  "red",
+    "remember", "rest",     "river",    "road",     "rock",      "room",     "round",    "rule",    "run",     "school",
+    "science",  "sea",      "second",   "sentence", "serve",     "shape",    "ship",     "short",   "show",    "side",
+    "simple",   "size",     "sleep",    "slow",     "small",     "snow",     "song",     "sound",   "south",   "space",
+    "special",  "stand",    "star",     "start",    "state",     "stay",     "step",     "still",   "stone",   "stop",
+    "story",    "street",   "strong",   "study",    "summer",    "sun",      "table",    "talk",    "teach",   "ten",
+    "thing",    "think",    "thought",  "thousand", "three",     "time",     "together", "town",    "travel",  "tree",
+    "true",     "turn",     "two",      "under",    "unit",      "until",    "usual",    "very",    "voice",   "walk",
+    "warm",     "watch",    "water",    "week",     "west",      "wheel",    "white",    "whole",   "wind",    "winter",
+    "wonder",   "wood",     "word",     "work",     "world",     "write",    "year",     "young",
 };
 #define N_WORDS (sizeof words / sizeof *words)
 
@@ -50,9 +60,11 @@ static char *prompt_of_line(const char *line, const char *path, int64_t number, 
     json_t *object = json_loads(line, 0, &error);
     const char *text = json_string_value(json_object_get(object, "prompt"));
     char *copy = text ? strdup(text) : NULL;
-    if (!object) err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: %s", path, (long long)number, error.text);
+    if (!object)
+        err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: %s", path, (long long)number, error.text);
     else if (!copy)
-        err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: no string \"prompt\"", path, (long long)number);
+        err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: no string \"prompt\"", path,
+                      (long long)number);
     json_decref(object);
     return copy;
 }
@@ -79,7 +91,8 @@ static enum status read_lines(struct dataset *d, FILE *f, const char *path, stru
         if (n < 0) break;
         while (n && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = 0;
         if (strlen(line) != (size_t)n || !utf8_is_valid(line, (size_t)n))
-            status = err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: not UTF-8 text", path, (long long)number);
+            status = err_set_param(err, STATUS_INVALID, "prompts", "--prompts: %s: line %lld: not UTF-8 text", path,
+                                   (long long)number);
         else if (n) status = add_line(d, line, path, number, err);
     }
     if (!status && ferror(f)) status = err_set_param(err, STATUS_IO, "prompts", "--prompts: %s: %s", path, strerror(errno));
@@ -93,7 +106,8 @@ enum status dataset_read_file(struct dataset *d, const char *path, struct err *e
     if (!f) return err_set_param(err, STATUS_IO, "prompts", "--prompts: %s: %s", path, strerror(errno));
     enum status status = read_lines(d, f, path, &local);
     fclose(f);
-    if (!status && d->n_prompts == 0) status = err_set_param(&local, STATUS_INVALID, "prompts", "--prompts: %s: no prompts in it", path);
+    if (!status && d->n_prompts == 0)
+        status = err_set_param(&local, STATUS_INVALID, "prompts", "--prompts: %s: no prompts in it", path);
     if (status && err) *err = local;
     d->kind = DATASET_FILE;
     return status;
@@ -104,7 +118,8 @@ enum status dataset_read_file(struct dataset *d, const char *path, struct err *e
 static json_t *random_ids(const struct dataset *d, struct random_source *random) {
     json_t *ids = json_array();
     for (int64_t i = 0; i < d->n_tokens; i++)
-        if (json_array_append_new(ids, json_integer((json_int_t)random_below(random, (uint64_t)d->vocab)))) return json_decref(ids), NULL;
+        if (json_array_append_new(ids, json_integer((json_int_t)random_below(random, (uint64_t)d->vocab))))
+            return json_decref(ids), NULL;
     return ids;
 }
 

@@ -8,13 +8,13 @@
 
 /* ---- progress ---- */
 
-void progress_show(struct progress *p, int64_t now_us, int64_t done, int64_t total, int64_t failed, int64_t active, int64_t chunks,
-                   const char *what) {
+void progress_show(struct progress *p, int64_t now_us, int64_t done, int64_t total, int64_t failed, int64_t active,
+                   int64_t chunks, const char *what) {
     int64_t interval = p->is_tty ? 200000 : 5000000, elapsed = now_us - p->last_us;
     if (!p->out || elapsed < interval) return;
     double rate = p->last_us ? (double)(chunks - p->last_chunks) * 1e6 / (double)elapsed : 0;
-    fprintf(p->out, "%s%lld/%lld %s done, %lld failed, %lld in flight, %.1f chunks/s%s", p->is_tty ? "\r\033[K" : "", (long long)done,
-            (long long)total, what, (long long)failed, (long long)active, rate, p->is_tty ? "" : "\n");
+    fprintf(p->out, "%s%lld/%lld %s done, %lld failed, %lld in flight, %.1f chunks/s%s", p->is_tty ? "\r\033[K" : "",
+            (long long)done, (long long)total, what, (long long)failed, (long long)active, rate, p->is_tty ? "" : "\n");
     fflush(p->out);
     p->last_us = now_us;
     p->last_chunks = chunks;
@@ -52,7 +52,8 @@ static void table_failures(const struct summary *s, FILE *out) {
     row(out, "Failed requests:", (double)summary_failed(s), 0);
     for (int i = 0; i < OUTCOME_COUNT; i++)
         if (i != OUTCOME_OK && s->outcomes[i])
-            fprintf(out, "  %-38s %12lld  first: %s\n", outcome_key((enum outcome)i), (long long)s->outcomes[i], s->first_error[i]);
+            fprintf(out, "  %-38s %12lld  first: %s\n", outcome_key((enum outcome)i), (long long)s->outcomes[i],
+                    s->first_error[i]);
 }
 
 static void table_latencies(struct summary *s, FILE *out) {
@@ -71,10 +72,14 @@ static void table_latencies(struct summary *s, FILE *out) {
 
 static void table_notes(struct summary *s, FILE *out) {
     if (summary_is_late(s))
-        fprintf(out, "\nNote: this client was late itself (p99 %.2f ms): the latencies are not the server's alone. Lower the load, or give\n"
-                     "the client a CPU of its own.\n", samples_percentile(&s->lateness, 99));
+        fprintf(out,
+                "\nNote: this client was late itself (p99 %.2f ms): the latencies are not the server's alone. Lower the load, "
+                "or give\n"
+                "the client a CPU of its own.\n",
+                samples_percentile(&s->lateness, 99));
     if (s->n_uncounted)
-        fprintf(out, "\nNote: %lld answers came without usage; their chunks were counted as tokens.\n", (long long)s->n_uncounted);
+        fprintf(out, "\nNote: %lld answers came without usage; their chunks were counted as tokens.\n",
+                (long long)s->n_uncounted);
     if (s->is_interrupted) fputs("\nNote: interrupted; requests in flight are not counted.\n", out);
 }
 
@@ -98,16 +103,19 @@ void report_table(struct summary *s, const struct bench_options *o, const char *
 
 /* ---- JSON ---- */
 
-static void set_real(json_t *object, const char *key, double value) {
-    json_object_set_new(object, key, json_real(value));
-}
+static void set_real(json_t *object, const char *key, double value) { json_object_set_new(object, key, json_real(value)); }
 
 /* {mean,median,std,p50,p90,p99,max}_NAME_ms */
 static void set_metric(json_t *object, const struct metric *m) {
     static const int percentiles[] = {50, 90, 99};
     char key[64];
-    const struct { const char *name; double value; } figures[] = {
-        {"mean", samples_mean(m->samples)}, {"median", samples_percentile(m->samples, 50)}, {"std", samples_std(m->samples)},
+    const struct {
+        const char *name;
+        double value;
+    } figures[] = {
+        {"mean", samples_mean(m->samples)},
+        {"median", samples_percentile(m->samples, 50)},
+        {"std", samples_std(m->samples)},
         {"max", samples_max(m->samples)},
     };
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
@@ -125,7 +133,9 @@ static void set_failures(json_t *object, const struct summary *s) {
     for (int i = 0; i < OUTCOME_COUNT; i++) {
         if (i == OUTCOME_OK) continue;
         json_object_set_new(failures, outcome_key((enum outcome)i), json_integer(s->outcomes[i]));
-        if (s->outcomes[i]) json_object_set_new(errors, outcome_key((enum outcome)i), json_stringn(s->first_error[i], strlen(s->first_error[i])));
+        if (s->outcomes[i])
+            json_object_set_new(errors, outcome_key((enum outcome)i),
+                                json_stringn(s->first_error[i], strlen(s->first_error[i])));
     }
     json_object_set_new(object, "failures", failures);
     json_object_set_new(object, "first_errors", errors);
@@ -155,12 +165,13 @@ static void set_load(json_t *object, const struct bench_options *o, const char *
 }
 
 static void set_definitions(json_t *object, const struct bench_options *o) {
-    json_object_set_new(object, "definitions", json_pack("{s:s, s:s, s:s, s:s, s:s}",
-        "ttft", o->rate > 0 ? "scheduled send to first chunk with text" : "send to first chunk with text",
-        "tpot", "(e2el - ttft) / (output tokens - 1), requests with at least 2 output tokens",
-        "itl", "gaps between chunks with text",
-        "e2el", o->rate > 0 ? "scheduled send to end of answer" : "send to end of answer",
-        "percentiles", "exact, linear between ranks"));
+    json_object_set_new(object, "definitions",
+                        json_pack("{s:s, s:s, s:s, s:s, s:s}", "ttft",
+                                  o->rate > 0 ? "scheduled send to first chunk with text" : "send to first chunk with text",
+                                  "tpot", "(e2el - ttft) / (output tokens - 1), requests with at least 2 output tokens", "itl",
+                                  "gaps between chunks with text", "e2el",
+                                  o->rate > 0 ? "scheduled send to end of answer" : "send to end of answer", "percentiles",
+                                  "exact, linear between ranks"));
 }
 
 json_t *report_json(struct summary *s, const struct bench_options *o, const char *model) {
@@ -189,7 +200,8 @@ json_t *report_json(struct summary *s, const struct bench_options *o, const char
     return object;
 }
 
-enum status report_write_json(struct summary *s, const struct bench_options *o, const char *model, const char *path, struct err *err) {
+enum status report_write_json(struct summary *s, const struct bench_options *o, const char *model, const char *path,
+                              struct err *err) {
     bool is_stdout = strcmp(path, "-") == 0;
     FILE *out = is_stdout ? stdout : fopen(path, "we");
     if (!out) return err_set_param(err, STATUS_IO, "json", "--json: %s: %s", path, strerror(errno));

@@ -138,9 +138,7 @@ void request_prepare(struct request *r, const char *url, char *body, struct curl
     curl_easy_setopt(r->easy, CURLOPT_PRIVATE, r);
 }
 
-int64_t request_output_tokens(const struct request *r) {
-    return r->output_tokens >= 0 ? r->output_tokens : r->n_chunks;
-}
+int64_t request_output_tokens(const struct request *r) { return r->output_tokens >= 0 ? r->output_tokens : r->n_chunks; }
 
 /* The server's own words about a refusal: error.message, else the body's beginning. */
 static void say_refusal(struct request *r, long status) {
@@ -155,7 +153,8 @@ static void say_refusal(struct request *r, long status) {
 
 static enum outcome outcome_of(struct request *r, CURLcode result, long status) {
     if (result == CURLE_OPERATION_TIMEDOUT) return OUTCOME_TIMEOUT;
-    if (result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST || result == CURLE_SSL_CONNECT_ERROR) return OUTCOME_CONNECT;
+    if (result == CURLE_COULDNT_CONNECT || result == CURLE_COULDNT_RESOLVE_HOST || result == CURLE_SSL_CONNECT_ERROR)
+        return OUTCOME_CONNECT;
     if (status == 429) return OUTCOME_HTTP_429;
     if (status >= 400 && status < 500) return OUTCOME_HTTP_4XX;
     if (status && status != 200) return OUTCOME_HTTP_5XX;
@@ -172,9 +171,10 @@ void request_finish(struct request *r, CURLcode result) {
     r->end_us = clock_us();
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &status);
     r->outcome = outcome_of(r, result, status);
-    if (r->outcome == OUTCOME_HTTP_429 || r->outcome == OUTCOME_HTTP_4XX || r->outcome == OUTCOME_HTTP_5XX) say_refusal(r, status);
-    snprintf(text, sizeof text, "%lld of %lld tokens, finish_reason %s", (long long)request_output_tokens(r), (long long)r->asked_tokens,
-             r->has_finish_reason ? "given" : "missing");
+    if (r->outcome == OUTCOME_HTTP_429 || r->outcome == OUTCOME_HTTP_4XX || r->outcome == OUTCOME_HTTP_5XX)
+        say_refusal(r, status);
+    snprintf(text, sizeof text, "%lld of %lld tokens, finish_reason %s", (long long)request_output_tokens(r),
+             (long long)r->asked_tokens, r->has_finish_reason ? "given" : "missing");
     if (r->outcome == OUTCOME_SHORT) say(r, text);
     if (r->outcome == OUTCOME_BAD_STREAM) say(r, "no events in the answer");
     if (r->outcome == OUTCOME_DISCONNECT && !result) say(r, "the answer ended without data: [DONE]");

@@ -15,7 +15,7 @@ typedef bool (*sse_event_fn)(void *context, const char *data, size_t n);
 struct sse_parser {
     sse_event_fn on_event;
     void *context;
-    char *line, *data;              /* owned, grown on demand */
+    char *line, *data; /* owned, grown on demand */
     size_t n_line, line_capacity, n_data, data_capacity;
     bool has_data, after_cr, is_started, is_broken;
 };

@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static double ms(int64_t us) {
-    return (double)us / 1000;
-}
+static double ms(int64_t us) { return (double)us / 1000; }
 
 void summary_add(struct summary *s, const struct request *r) {
     int64_t n = request_output_tokens(r);

@@ -14,7 +14,7 @@ struct summary {
     int64_t started_us, ended_us;         /* first due, last done */
     double cpu_s;                         /* the client's own */
     int64_t max_concurrent;
-    int64_t max_chunks_per_s;             /* chunks with text, in the best second */
+    int64_t max_chunks_per_s; /* chunks with text, in the best second */
     bool is_interrupted;
 };
 

@@ -90,7 +90,8 @@ static enum status read_models(struct target *t, const struct bench_options *o, 
     json_t *vocab = json_object_get(model, "vocab_size");
     if (!vocab) vocab = json_object_get(json_object_get(model, "meta"), "n_vocab"); /* llama.cpp */
     if (id && !*t->model) snprintf(t->model, sizeof t->model, "%s", id);
-    if (!t->vocab && json_integer_value(vocab) > 0 && json_integer_value(vocab) <= 1 << 24) t->vocab = json_integer_value(vocab);
+    if (!t->vocab && json_integer_value(vocab) > 0 && json_integer_value(vocab) <= 1 << 24)
+        t->vocab = json_integer_value(vocab);
     json_decref(root);
     target_scrub(t->model);
     return id ? STATUS_OK : err_set(err, STATUS_IO, "/v1/models names no model: give --model");
@@ -103,9 +104,9 @@ static enum status ask_models(struct target *t, const struct bench_options *o, s
     if (!body.text) return err_set(err, STATUS_NO_MEMORY, "out of memory");
     snprintf(url, sizeof url, "%.*s/v1/models", (int)base_length(o->url), o->url);
     const char *failure = get(url, t, &body, &http_status);
-    enum status status = failure                 ? err_set(err, STATUS_IO, "%.200s: %s", url, failure)
-                         : http_status != 200    ? err_set(err, STATUS_IO, "%.200s: HTTP %ld", url, http_status)
-                                                 : read_models(t, o, &body, err);
+    enum status status = failure              ? err_set(err, STATUS_IO, "%.200s: %s", url, failure)
+                         : http_status != 200 ? err_set(err, STATUS_IO, "%.200s: HTTP %ld", url, http_status)
+                                              : read_models(t, o, &body, err);
     free(body.text);
     return status;
 }
@@ -120,8 +121,9 @@ enum status target_open(struct target *t, const struct bench_options *o, struct 
     make_headers(t, o);
     if (!*t->model || (o->token_ids && !t->vocab)) status = ask_models(t, o, err);
     if (!status && o->token_ids && !t->vocab)
-        status = err_set_param(err, STATUS_INVALID, "vocab",
-                               "/v1/models does not say the vocabulary's size: give --vocab, or --words or --no-token-ids for prompts of text");
+        status = err_set_param(
+            err, STATUS_INVALID, "vocab",
+            "/v1/models does not say the vocabulary's size: give --vocab, or --words or --no-token-ids for prompts of text");
     return status;
 }
 

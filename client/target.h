@@ -8,7 +8,7 @@
 #include "engine/base/err.h"
 
 struct target {
-    char completions[2100];     /* where requests go */
+    char completions[2100]; /* where requests go */
     char model[256];
     int64_t vocab;              /* 0: not known */
     struct curl_slist *headers; /* owned */

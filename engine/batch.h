@@ -6,7 +6,7 @@
 
 struct batch {
     int n_tokens, n_seqs, n_logits;
-    int32_t *tokens;        /* [max_batch_tokens] */
-    struct attn_seq *seqs;  /* [max_seqs] */
-    int32_t *logit_rows;    /* [max_batch_tokens] rows of the batch whose logits are wanted, ascending */
+    int32_t *tokens;       /* [max_batch_tokens] */
+    struct attn_seq *seqs; /* [max_seqs] */
+    int32_t *logit_rows;   /* [max_batch_tokens] rows of the batch whose logits are wanted, ascending */
 };

@@ -4,9 +4,7 @@
 
 #include "engine/base/err.h"
 
-size_t block_pool_bytes(int32_t n_blocks) {
-    return (size_t)n_blocks * sizeof(struct block);
-}
+size_t block_pool_bytes(int32_t n_blocks) { return (size_t)n_blocks * sizeof(struct block); }
 
 static void push_last(struct block_pool *p, int32_t i) {
     struct block *b = &p->blocks[i];
@@ -36,9 +34,7 @@ void block_pool_init(struct block_pool *p, void *memory, int32_t n_blocks) {
     }
 }
 
-bool block_pool_can_alloc(const struct block_pool *p, int32_t n) {
-    return n <= p->n_free;
-}
+bool block_pool_can_alloc(const struct block_pool *p, int32_t n) { return n <= p->n_free; }
 
 int32_t block_pool_alloc(struct block_pool *p) {
     if (p->n_free == 0) return -1;
@@ -64,7 +60,8 @@ bool block_pool_check(const struct block_pool *p) {
     int32_t on_list = 0, counted_free = 0, prev = -1;
     for (int32_t i = p->first_free; i >= 0 && on_list <= p->n_blocks; prev = i, i = p->blocks[i].next, on_list++)
         if (p->blocks[i].refs != 0 || p->blocks[i].prev != prev) {
-            fprintf(stderr, "block pool: block %d on the free list has count %d and prev %d\n", i, p->blocks[i].refs, p->blocks[i].prev);
+            fprintf(stderr, "block pool: block %d on the free list has count %d and prev %d\n", i, p->blocks[i].refs,
+                    p->blocks[i].prev);
             return false;
         }
     for (int32_t i = 0; i < p->n_blocks; i++) counted_free += p->blocks[i].refs == 0;

@@ -14,8 +14,8 @@
  * that stands for no byte. */
 static int byte_of_character(uint32_t c) {
     if ((c >= '!' && c <= '~') || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff)) return (int)c;
-    if (c >= 256 && c < 256 + 33) return (int)c - 256;                       /* 0x00 to 0x20 */
-    if (c >= 256 + 33 && c < 256 + 67) return 0x7f + (int)(c - 256 - 33);    /* 0x7f to 0xa0 */
+    if (c >= 256 && c < 256 + 33) return (int)c - 256;                    /* 0x00 to 0x20 */
+    if (c >= 256 + 33 && c < 256 + 67) return 0x7f + (int)(c - 256 - 33); /* 0x7f to 0xa0 */
     return c == 256 + 67 ? 0xad : -1;
 }
 
@@ -62,9 +62,7 @@ static size_t symbol(const void *tables, const char *text, size_t n, int32_t *id
     return 1;
 }
 
-size_t bpe_bytes(const struct vocab *vocab) {
-    return hash_capacity((size_t)vocab->n_merges) * sizeof(struct merge_slot) + 64;
-}
+size_t bpe_bytes(const struct vocab *vocab) { return hash_capacity((size_t)vocab->n_merges) * sizeof(struct merge_slot) + 64; }
 
 /* "left right", cut at the first space from index 1; false when a part or the whole is no token. */
 static bool add_merge(struct tokenizer *t, struct text_view merge, uint32_t rank, char *buffer) {

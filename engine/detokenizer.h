@@ -5,9 +5,9 @@
 #include "engine/tokenizer.h"
 
 struct detokenizer {
-    char held[4];     /* the beginning of an unfinished character */
+    char held[4]; /* the beginning of an unfinished character */
     int n_held;
-    bool at_start;    /* SentencePiece: the text's first space is not text */
+    bool at_start; /* SentencePiece: the text's first space is not text */
     bool show_control;
 };
 

@@ -25,8 +25,11 @@ static void name_model(char *out, size_t size, const char *path) {
 }
 
 static enum status open_backend(struct engine *e, const struct model_desc *d, struct err *err) {
-    struct cpu_backend_options o = {.n_threads = e->options.n_threads, .max_tokens = e->options.max_batch_tokens,
-                                    .max_positions = e->options.max_context, .max_head_dim = d->head_dim, .max_heads = d->n_heads};
+    struct cpu_backend_options o = {.n_threads = e->options.n_threads,
+                                    .max_tokens = e->options.max_batch_tokens,
+                                    .max_positions = e->options.max_context,
+                                    .max_head_dim = d->head_dim,
+                                    .max_heads = d->n_heads};
     enum status s = cpu_isa_choose(&o.isa, err);
     if (s) return s;
     e->backend = cpu_backend_open(&o, ledger_alloc(e->ledger, LINE_BACKEND, cpu_backend_workspace_bytes(&o)), err);
@@ -115,13 +118,15 @@ static void note_stuck(struct engine *e, bool is_stuck) {
     if (atomic_load(&e->stuck_since_us)) return;
     const struct scheduler *c = &e->scheduler;
     atomic_store(&e->stuck_since_us, clock_us());
-    log_event(LOG_ERROR, "scheduler_stuck", "running=%d preempted=%d queued=%d blocks_free=%d blocks_total=%d reserve=%d limit=%d", c->n_running,
+    log_event(LOG_ERROR, "scheduler_stuck",
+              "running=%d preempted=%d queued=%d blocks_free=%d blocks_total=%d reserve=%d limit=%d", c->n_running,
               c->n_preempted, c->n_queued, e->pool.n_free, e->pool.n_blocks, c->reserve, (int)c->limit);
 }
 
 static void cancel_everything(struct engine *e) {
     pthread_mutex_lock(&e->inbox.lock);
-    for (int32_t i = 0; i < e->store.n_requests; i++) atomic_store(&e->store.requests[i].cancel_mask, e->store.requests[i].id ? UINT32_MAX : 0);
+    for (int32_t i = 0; i < e->store.n_requests; i++)
+        atomic_store(&e->store.requests[i].cancel_mask, e->store.requests[i].id ? UINT32_MAX : 0);
     pthread_mutex_unlock(&e->inbox.lock);
     atomic_store(&e->inbox.has_cancels, true);
     engine_obey_cancels(e);
@@ -178,13 +183,9 @@ void engine_close(struct engine *e) {
 
 /* ---- reading ---- */
 
-int engine_poll(struct engine *e, struct engine_event *events, int max) {
-    return engine_events_poll(&e->events, events, max);
-}
+int engine_poll(struct engine *e, struct engine_event *events, int max) { return engine_events_poll(&e->events, events, max); }
 
-int engine_event_fd(const struct engine *e) {
-    return e->events.fd;
-}
+int engine_event_fd(const struct engine *e) { return e->events.fd; }
 
 void engine_stats_read(const struct engine *e, struct engine_stats *stats) {
     struct engine *mutable = (struct engine *)(uintptr_t)e; /* the lock is not part of what the caller sees */
@@ -197,26 +198,16 @@ void engine_stats_read(const struct engine *e, struct engine_stats *stats) {
     stats->stuck = (start && now - start > LONG_STEP_US) || (stuck_since && now - stuck_since > STUCK_US);
 }
 
-const struct engine_options *engine_resolved(const struct engine *e) {
-    return &e->options;
-}
+const struct engine_options *engine_resolved(const struct engine *e) { return &e->options; }
 
-const struct tokenizer *engine_tokenizer(const struct engine *e) {
-    return e->tokenizer;
-}
+const struct tokenizer *engine_tokenizer(const struct engine *e) { return e->tokenizer; }
 
 struct ledger *engine_ledger(const struct engine *e) {
     return e->ledger;
 }
 
-const char *engine_model_name(const struct engine *e) {
-    return e->model_name;
-}
+const char *engine_model_name(const struct engine *e) { return e->model_name; }
 
-const char *engine_backend_name(const struct engine *e) {
-    return e->backend->name;
-}
+const char *engine_backend_name(const struct engine *e) { return e->backend->name; }
 
-int engine_vocab(const struct engine *e) {
-    return model_description(e->model)->vocab;
-}
+int engine_vocab(const struct engine *e) { return model_description(e->model)->vocab; }

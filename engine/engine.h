@@ -20,20 +20,22 @@ enum activation_mode { ACTIVATION_INT8, ACTIVATION_F32 };
 
 struct engine_options {
     const char *model_path;
-    int n_threads;            /* 0: every usable CPU */
-    int max_context;          /* tokens of prompt and completion; 0: the model's, at most what the pool can hold */
-    int max_seqs;             /* sequences in a step */
-    int max_batch_tokens;     /* tokens in a step */
-    int max_queue;            /* requests waiting beyond those running */
-    int block_tokens;         /* multiple of 16 */
-    size_t memory_budget;     /* bytes; 0: automatic, printed as resolved */
-    bool activations_f32;     /* exact activations: slow */
-    size_t request_bytes, http_bytes; /* what the server above wants planned: LINE_REQUESTS (an arena), LINE_HTTP (a library's) */
+    int n_threads;        /* 0: every usable CPU */
+    int max_context;      /* tokens of prompt and completion; 0: the model's, at most what the pool can hold */
+    int max_seqs;         /* sequences in a step */
+    int max_batch_tokens; /* tokens in a step */
+    int max_queue;        /* requests waiting beyond those running */
+    int block_tokens;     /* multiple of 16 */
+    size_t memory_budget; /* bytes; 0: automatic, printed as resolved */
+    bool activations_f32; /* exact activations: slow */
+    size_t request_bytes,
+        http_bytes; /* what the server above wants planned: LINE_REQUESTS (an arena), LINE_HTTP (a library's) */
 };
 
 /* Everything the options resolve to, and what it costs. Opens only the file's header. STATUS_NO_MEMORY when it does not fit, the
  * text naming the nearest settings that would, each priced. */
-enum status engine_plan(const struct engine_options *options, struct engine_options *resolved, struct plan *plan, struct err *err);
+enum status engine_plan(const struct engine_options *options, struct engine_options *resolved, struct plan *plan,
+                        struct err *err);
 
 struct engine;
 enum status engine_open(struct engine **out, const struct engine_options *options, struct err *err);
@@ -43,24 +45,24 @@ enum status engine_start(struct engine *e, struct err *err);
 void engine_close(struct engine *e);
 
 struct sampling {
-    float temperature;  /* 0: greedy */
-    float top_p;        /* (0, 1] */
-    float min_p;        /* [0, 1] */
-    int top_k;          /* 0: all */
-    uint64_t seed;      /* the n-th token of a choice draws from (seed, choice, n) alone */
+    float temperature; /* 0: greedy */
+    float top_p;       /* (0, 1] */
+    float min_p;       /* [0, 1] */
+    int top_k;         /* 0: all */
+    uint64_t seed;     /* the n-th token of a choice draws from (seed, choice, n) alone */
 };
 
 struct engine_request {
-    const int32_t *prompt;   /* copied; ids in range, at least one */
+    const int32_t *prompt; /* copied; ids in range, at least one */
     int n_prompt;
-    int max_tokens;          /* of completion; n_prompt + max_tokens ≤ max_context. 0: the prompt alone */
-    int n_choices;           /* 1..MAX_CHOICES; each is a sequence, the prompt's full blocks are shared */
+    int max_tokens; /* of completion; n_prompt + max_tokens ≤ max_context. 0: the prompt alone */
+    int n_choices;  /* 1..MAX_CHOICES; each is a sequence, the prompt's full blocks are shared */
     struct sampling sampling;
     bool ignore_eos;
-    int n_logprobs;          /* −1: none; 0: the token's own; up to MAX_TOP_LOGPROBS best beside it */
-    bool prompt_logprobs;    /* an EVENT_PROMPT for every prompt token, with n_logprobs (choice 0 only) */
-    int64_t arrival_us;      /* clock_us() at which the request came in */
-    uint64_t tag;            /* given back in events */
+    int n_logprobs;       /* −1: none; 0: the token's own; up to MAX_TOP_LOGPROBS best beside it */
+    bool prompt_logprobs; /* an EVENT_PROMPT for every prompt token, with n_logprobs (choice 0 only) */
+    int64_t arrival_us;   /* clock_us() at which the request came in */
+    uint64_t tag;         /* given back in events */
 };
 
 enum event_kind { EVENT_PROMPT, EVENT_TOKEN, EVENT_FINISH };
@@ -75,13 +77,13 @@ struct engine_event {
     uint64_t id, tag;
     enum event_kind kind;
     int choice;
-    int32_t token;          /* PROMPT, TOKEN; a TOKEN that ends generation (eos) is not sent as TOKEN, but named in FINISH, else −1 */
-    float logprob;          /* PROMPT: NAN for the first token */
+    int32_t token; /* PROMPT, TOKEN; a TOKEN that ends generation (eos) is not sent as TOKEN, but named in FINISH, else −1 */
+    float logprob; /* PROMPT: NAN for the first token */
     int n_top;
     struct top_logprob top[MAX_TOP_LOGPROBS]; /* best first */
-    enum finish_reason reason; /* FINISH */
-    int n_prompt, n_generated; /* FINISH: generated counts the end token too */
-    int64_t at_us;             /* when the step that made it ended */
+    enum finish_reason reason;                /* FINISH */
+    int n_prompt, n_generated;                /* FINISH: generated counts the end token too */
+    int64_t at_us;                            /* when the step that made it ended */
     int64_t queued_us, first_token_us; /* FINISH: time waiting before first scheduled; arrival → first token, −1 if none */
 };
 
@@ -99,7 +101,8 @@ int engine_event_fd(const struct engine *e);
 
 /* Counters and gauges; a consistent copy of the last step's end. */
 struct engine_stats {
-    int running, waiting_capacity /* for blocks */, waiting_seqs /* for a sequence slot */, waiting_tokens /* for the step's token budget */;
+    int running, waiting_capacity /* for blocks */, waiting_seqs /* for a sequence slot */,
+        waiting_tokens /* for the step's token budget */;
     int blocks_total, blocks_used, blocks_free;
     uint64_t prompt_tokens, generated_tokens, steps, preemptions, scheduled_tokens, recomputed_tokens;
     uint64_t finished[FINISH_COUNT];
@@ -111,6 +114,6 @@ void engine_stats_read(const struct engine *e, struct engine_stats *stats);
 const struct engine_options *engine_resolved(const struct engine *e);
 const struct tokenizer *engine_tokenizer(const struct engine *e);
 struct ledger *engine_ledger(const struct engine *e);
-const char *engine_model_name(const struct engine *e);  /* the file's name without directory and .gguf */
+const char *engine_model_name(const struct engine *e); /* the file's name without directory and .gguf */
 const char *engine_backend_name(const struct engine *e);
 int engine_vocab(const struct engine *e);

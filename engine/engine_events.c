@@ -18,7 +18,8 @@ size_t engine_event_bytes(const struct engine_options *o) {
     return round_up((size_t)capacity_of(o) * sizeof(struct engine_event), 64);
 }
 
-enum status engine_events_init(struct engine_events *e, const struct engine_options *o, struct ledger *ledger, struct err *err) {
+enum status engine_events_init(struct engine_events *e, const struct engine_options *o, struct ledger *ledger,
+                               struct err *err) {
     memset(e, 0, sizeof *e);
     e->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (e->fd < 0) return err_set(err, STATUS_IO, "engine: eventfd: %s", strerror(errno));

@@ -15,13 +15,14 @@ struct engine_events {
     struct engine_event *ring; /* [capacity] */
     int capacity, first, n;    /* guarded by lock, like is_closed */
     bool is_closed;
-    bool has_news;             /* the engine thread's: pushed since the last signal */
+    bool has_news; /* the engine thread's: pushed since the last signal */
     int fd;
 };
 
 /* Bytes of LINE_EVENTS. */
 size_t engine_event_bytes(const struct engine_options *resolved);
-enum status engine_events_init(struct engine_events *e, const struct engine_options *resolved, struct ledger *ledger, struct err *err);
+enum status engine_events_init(struct engine_events *e, const struct engine_options *resolved, struct ledger *ledger,
+                               struct err *err);
 void engine_events_deinit(struct engine_events *e);
 /* Waits while the ring is full, unless closed: then the event is dropped. */
 void engine_events_push(struct engine_events *e, const struct engine_event *event);

@@ -23,19 +23,23 @@ void engine_inbox_deinit(struct engine *e) {
 static enum status check_request(const struct engine *e, const struct engine_request *r, struct err *err) {
     int vocab = engine_vocab(e);
     if (r->n_prompt < 1) return err_set_param(err, STATUS_INVALID, "prompt", "prompt: is empty, at least one token is needed");
-    if (r->max_tokens < 0) return err_set_param(err, STATUS_INVALID, "max_tokens", "max_tokens: is %d, at least 0 is needed", r->max_tokens);
+    if (r->max_tokens < 0)
+        return err_set_param(err, STATUS_INVALID, "max_tokens", "max_tokens: is %d, at least 0 is needed", r->max_tokens);
     if ((int64_t)r->n_prompt + r->max_tokens > e->options.max_context)
-        return err_set_param(err, STATUS_INVALID, r->n_prompt >= e->options.max_context ? "prompt" : "max_tokens",
-                             "This model's maximum context length is %d tokens. However, you requested %lld tokens (%d in the prompt, %d "
-                             "for the completion). Please reduce the prompt or max_tokens.",
-                             e->options.max_context, (long long)r->n_prompt + r->max_tokens, r->n_prompt, r->max_tokens);
+        return err_set_param(
+            err, STATUS_INVALID, r->n_prompt >= e->options.max_context ? "prompt" : "max_tokens",
+            "This model's maximum context length is %d tokens. However, you requested %lld tokens (%d in the prompt, %d "
+            "for the completion). Please reduce the prompt or max_tokens.",
+            e->options.max_context, (long long)r->n_prompt + r->max_tokens, r->n_prompt, r->max_tokens);
     if (r->n_choices < 1 || r->n_choices > MAX_CHOICES)
         return err_set_param(err, STATUS_INVALID, "n", "n: is %d, allowed are 1 to %d", r->n_choices, MAX_CHOICES);
     if (r->n_logprobs < -1 || r->n_logprobs > MAX_TOP_LOGPROBS)
-        return err_set_param(err, STATUS_INVALID, "logprobs", "logprobs: is %d, allowed are 0 to %d", r->n_logprobs, MAX_TOP_LOGPROBS);
+        return err_set_param(err, STATUS_INVALID, "logprobs", "logprobs: is %d, allowed are 0 to %d", r->n_logprobs,
+                             MAX_TOP_LOGPROBS);
     for (int i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
-            return err_set_param(err, STATUS_INVALID, "prompt", "prompt: token id %d at %d, allowed are 0 to %d", r->prompt[i], i, vocab - 1);
+            return err_set_param(err, STATUS_INVALID, "prompt", "prompt: token id %d at %d, allowed are 0 to %d", r->prompt[i],
+                                 i, vocab - 1);
     return STATUS_OK;
 }
 
@@ -98,7 +102,8 @@ void engine_drain(struct engine *e) {
 bool engine_inbox_receive(struct engine *e, bool idle) {
     struct inbox *in = &e->inbox;
     pthread_mutex_lock(&in->lock);
-    while (idle && in->first < 0 && !in->is_stopping && !atomic_load(&in->has_cancels)) pthread_cond_wait(&in->has_mail, &in->lock);
+    while (idle && in->first < 0 && !in->is_stopping && !atomic_load(&in->has_cancels))
+        pthread_cond_wait(&in->has_mail, &in->lock);
     int32_t first = in->first;
     bool is_stopping = in->is_stopping;
     in->first = in->last = -1;
@@ -116,7 +121,8 @@ void engine_inbox_free(struct engine *e, int32_t request) {
     pthread_mutex_lock(&in->lock);
     e->store.requests[request].id = 0;
     e->store.requests[request].is_known = false;
-    atomic_store(&e->store.requests[request].cancel_mask, 0); /* a cancel that came with the last token must not be waited for */
+    atomic_store(&e->store.requests[request].cancel_mask,
+                 0); /* a cancel that came with the last token must not be waited for */
     e->store.requests[request].next = in->first_free;
     in->first_free = request;
     pthread_mutex_unlock(&in->lock);

@@ -17,11 +17,11 @@
 struct inbox {
     pthread_mutex_t lock;
     pthread_cond_t has_mail;
-    int32_t first_free;       /* list of free request slots through `next` */
-    int32_t first, last;      /* submitted, not yet seen by the engine thread, through `next` */
+    int32_t first_free;  /* list of free request slots through `next` */
+    int32_t first, last; /* submitted, not yet seen by the engine thread, through `next` */
     uint64_t n_submitted;
     bool is_draining, is_stopping;
-    atomic_bool has_cancels;  /* some request's cancel_mask was set */
+    atomic_bool has_cancels; /* some request's cancel_mask was set */
 };
 
 struct engine {
@@ -43,10 +43,10 @@ struct engine {
     pthread_t thread;
     bool is_started;
     char model_name[128];
-    struct engine_stats stats;   /* the engine thread's own */
+    struct engine_stats stats; /* the engine thread's own */
     pthread_mutex_t stats_lock;
-    struct engine_stats shared;  /* guarded by stats_lock: a copy of `stats` at the last step's end */
-    _Atomic int64_t step_start_us; /* of the step running now; 0: idle */
+    struct engine_stats shared;     /* guarded by stats_lock: a copy of `stats` at the last step's end */
+    _Atomic int64_t step_start_us;  /* of the step running now; 0: idle */
     _Atomic int64_t stuck_since_us; /* a step scheduled nothing while work waited; 0: no */
 };
 

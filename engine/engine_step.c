@@ -7,11 +7,18 @@
 
 /* ---- ends ---- */
 
-static void push_finish(struct engine *e, int32_t index, int choice, const struct sequence *q, enum finish_reason reason, int32_t end_token,
-                        int64_t now) {
+static void push_finish(struct engine *e, int32_t index, int choice, const struct sequence *q, enum finish_reason reason,
+                        int32_t end_token, int64_t now) {
     const struct request *r = &e->store.requests[index];
-    struct engine_event event = {.id = r->id, .tag = r->params.tag, .kind = EVENT_FINISH, .choice = choice, .token = end_token,
-                                 .reason = reason, .n_prompt = r->params.n_prompt, .at_us = now, .first_token_us = -1};
+    struct engine_event event = {.id = r->id,
+                                 .tag = r->params.tag,
+                                 .kind = EVENT_FINISH,
+                                 .choice = choice,
+                                 .token = end_token,
+                                 .reason = reason,
+                                 .n_prompt = r->params.n_prompt,
+                                 .at_us = now,
+                                 .first_token_us = -1};
     event.n_generated = q ? sequence_n_generated(q) + (end_token >= 0) : 0;
     event.queued_us = (r->first_scheduled_us < 0 ? now : r->first_scheduled_us) - r->params.arrival_us;
     if (q && q->first_token_us >= 0) event.first_token_us = q->first_token_us - r->params.arrival_us;
@@ -47,9 +54,7 @@ static void cancel_choice(struct engine *e, int32_t index, int choice, int64_t n
         count_done(e, index);
         break;
     case CHOICE_RUNNING:
-    case CHOICE_PREEMPTED:
-        finish_sequence(e, find_sequence(e, index, choice), FINISH_CANCELLED, -1, now);
-        break;
+    case CHOICE_PREEMPTED: finish_sequence(e, find_sequence(e, index, choice), FINISH_CANCELLED, -1, now); break;
     case CHOICE_DONE: break;
     }
 }
@@ -80,15 +85,16 @@ static void fill_logprobs(const struct engine *e, struct engine_event *event, co
     if (event->n_top) sampler_top(logits, engine_vocab(e), stat->log_sum_exp, event->n_top, event->top);
 }
 
-static struct engine_event token_event(const struct engine *e, enum event_kind kind, const struct sequence *q, int32_t token, int64_t now) {
+static struct engine_event token_event(const struct engine *e, enum event_kind kind, const struct sequence *q, int32_t token,
+                                       int64_t now) {
     const struct request *r = &e->store.requests[q->request];
-    return (struct engine_event){.id = r->id, .tag = r->params.tag, .kind = kind, .choice = q->choice, .token = token, .at_us = now,
-                                 .logprob = NAN};
+    return (struct engine_event){
+        .id = r->id, .tag = r->params.tag, .kind = kind, .choice = q->choice, .token = token, .at_us = now, .logprob = NAN};
 }
 
 /* The row predicts the prompt token after `position`. */
-static void report_prompt_token(struct engine *e, struct sequence *q, int position, const float *logits, const struct row_stat *stat,
-                                int64_t now) {
+static void report_prompt_token(struct engine *e, struct sequence *q, int position, const float *logits,
+                                const struct row_stat *stat, int64_t now) {
     struct engine_event event = token_event(e, EVENT_PROMPT, q, q->tokens[position + 1], now);
     fill_logprobs(e, &event, &e->store.requests[q->request], logits, stat);
     engine_events_push(&e->events, &event);

@@ -20,12 +20,15 @@ struct evaluator {
     int32_t *blocks;     /* block i of the sequence is block i of the pool */
     int32_t *logit_rows; /* [EVAL_BATCH_TOKENS] */
     struct row_stat *stats;
-    int n_tokens;        /* in the sequence so far */
+    int n_tokens; /* in the sequence so far */
 };
 
 static enum status open_backend(struct evaluator *e, const struct model_desc *d, struct err *err) {
-    struct cpu_backend_options o = {.n_threads = e->options.n_threads, .max_tokens = e->options.max_batch_tokens,
-                                    .max_positions = e->options.max_context, .max_head_dim = d->head_dim, .max_heads = d->n_heads};
+    struct cpu_backend_options o = {.n_threads = e->options.n_threads,
+                                    .max_tokens = e->options.max_batch_tokens,
+                                    .max_positions = e->options.max_context,
+                                    .max_head_dim = d->head_dim,
+                                    .max_heads = d->n_heads};
     enum status s = cpu_isa_choose(&o.isa, err);
     if (s) return s;
     e->backend = cpu_backend_open(&o, ledger_alloc(e->ledger, LINE_BACKEND, cpu_backend_workspace_bytes(&o)), err);
@@ -42,7 +45,8 @@ static void open_cache(struct evaluator *e, const struct model_desc *d) {
     for (int32_t i = 0; i < e->plan.n_blocks; i++) e->blocks[i] = i;
 }
 
-static enum status open_all(struct evaluator *e, struct model_source *source, const struct engine_options *options, struct err *err) {
+static enum status open_all(struct evaluator *e, struct model_source *source, const struct engine_options *options,
+                            struct err *err) {
     struct engine_options wanted = *options;
     wanted.max_seqs = 1;
     wanted.max_batch_tokens = EVAL_BATCH_TOKENS;
@@ -89,9 +93,7 @@ void evaluator_close(struct evaluator *e) {
     free(e);
 }
 
-void evaluator_reset(struct evaluator *e) {
-    e->n_tokens = 0;
-}
+void evaluator_reset(struct evaluator *e) { e->n_tokens = 0; }
 
 /* Logits of the batch's wanted rows, a chunk at a time. */
 static void report_rows(struct evaluator *e, int n_wanted, int first_position, evaluator_row row, void *context) {
@@ -101,17 +103,18 @@ static void report_rows(struct evaluator *e, int n_wanted, int first_position, e
         const float *logits = model_logits(e->model, first, n);
         e->backend->row_stats(e->backend, e->stats, logits, n, vocab);
         for (int i = 0; i < n; i++)
-            row(context, first_position + e->logit_rows[first + i], logits + (size_t)i * (size_t)vocab, e->stats[i].log_sum_exp);
+            row(context, first_position + e->logit_rows[first + i], logits + (size_t)i * (size_t)vocab,
+                e->stats[i].log_sum_exp);
     }
 }
 
-static void forward_chunk(struct evaluator *e, int32_t *ids, int n, bool all_rows, bool is_last, evaluator_row row, void *context) {
+static void forward_chunk(struct evaluator *e, int32_t *ids, int n, bool all_rows, bool is_last, evaluator_row row,
+                          void *context) {
     struct attn_seq seq = {0, n, e->n_tokens, e->blocks};
     struct batch batch = {.n_tokens = n, .n_seqs = 1, .tokens = ids, .seqs = &seq, .logit_rows = e->logit_rows};
     if (row && all_rows)
         for (; batch.n_logits < n; batch.n_logits++) e->logit_rows[batch.n_logits] = batch.n_logits;
-    else if (row && is_last)
-        e->logit_rows[batch.n_logits++] = n - 1;
+    else if (row && is_last) e->logit_rows[batch.n_logits++] = n - 1;
     model_forward(e->model, &batch, &e->kv);
     if (batch.n_logits) report_rows(e, batch.n_logits, e->n_tokens, row, context);
     e->n_tokens += n;
@@ -120,10 +123,12 @@ static void forward_chunk(struct evaluator *e, int32_t *ids, int n, bool all_row
 enum status evaluator_append(struct evaluator *e, const int32_t *ids, int n, bool all_rows, evaluator_row row, void *context,
                              struct err *err) {
     if (n > e->options.max_context - e->n_tokens)
-        return err_set(err, STATUS_TOO_LARGE, "evaluate: %d tokens, the context holds %d", e->n_tokens + n, e->options.max_context);
+        return err_set(err, STATUS_TOO_LARGE, "evaluate: %d tokens, the context holds %d", e->n_tokens + n,
+                       e->options.max_context);
     for (int i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= evaluator_vocab(e))
-            return err_set(err, STATUS_INVALID, "evaluate: id %d at %d, allowed are 0 to %d", ids[i], i, evaluator_vocab(e) - 1);
+            return err_set(err, STATUS_INVALID, "evaluate: id %d at %d, allowed are 0 to %d", ids[i], i,
+                           evaluator_vocab(e) - 1);
     int32_t chunk[EVAL_BATCH_TOKENS];
     for (int first = 0; first < n; first += EVAL_BATCH_TOKENS) {
         int m = n - first < EVAL_BATCH_TOKENS ? n - first : EVAL_BATCH_TOKENS;
@@ -133,22 +138,12 @@ enum status evaluator_append(struct evaluator *e, const int32_t *ids, int n, boo
     return STATUS_OK;
 }
 
-int evaluator_vocab(const struct evaluator *e) {
-    return model_description(e->model)->vocab;
-}
+int evaluator_vocab(const struct evaluator *e) { return model_description(e->model)->vocab; }
 
-int evaluator_max_context(const struct evaluator *e) {
-    return e->options.max_context;
-}
+int evaluator_max_context(const struct evaluator *e) { return e->options.max_context; }
 
-const struct tokenizer *evaluator_tokenizer(const struct evaluator *e) {
-    return e->tokenizer;
-}
+const struct tokenizer *evaluator_tokenizer(const struct evaluator *e) { return e->tokenizer; }
 
-const char *evaluator_backend_name(const struct evaluator *e) {
-    return e->backend->name;
-}
+const char *evaluator_backend_name(const struct evaluator *e) { return e->backend->name; }
 
-const struct plan *evaluator_plan(const struct evaluator *e) {
-    return &e->plan;
-}
+const struct plan *evaluator_plan(const struct evaluator *e) { return &e->plan; }

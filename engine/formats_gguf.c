@@ -39,12 +39,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are little
 
 #define HEADER_BYTES 24
 #define DEFAULT_ALIGNMENT 32
-#define MAX_KEY_BYTES 65535   /* the format's limit */
-#define MAX_NAME_BYTES 63     /* as other readers of the format have it */
-#define MAX_KV 65536          /* real files: under 100 */
-#define MAX_TENSORS 1048576   /* real files: under 100,000 */
-#define MIN_KV_BYTES 14       /* length, one byte of key, type, one byte of value */
-#define MIN_TENSOR_BYTES 33   /* length, one byte of name, n_dims, one dimension, type, offset */
+#define MAX_KEY_BYTES 65535 /* the format's limit */
+#define MAX_NAME_BYTES 63   /* as other readers of the format have it */
+#define MAX_KV 65536        /* real files: under 100 */
+#define MAX_TENSORS 1048576 /* real files: under 100,000 */
+#define MIN_KV_BYTES 14     /* length, one byte of key, type, one byte of value */
+#define MIN_TENSOR_BYTES 33 /* length, one byte of name, n_dims, one dimension, type, offset */
 
 /* Where the walk is, and what it is reading: named in every error. */
 struct reader {
@@ -70,15 +70,13 @@ static void name_object(struct reader *r, const char *kind, struct text_view nam
     snprintf(r->object, sizeof r->object, "%s%s", kind, gguf_show(name).text);
 }
 
-static uint64_t bytes_left(const struct reader *r) {
-    return r->g->file_bytes - r->at;
-}
+static uint64_t bytes_left(const struct reader *r) { return r->g->file_bytes - r->at; }
 
 /* `n` bytes inside the file, or NULL and an error. */
 static const uint8_t *take(struct reader *r, uint64_t n, const char *field) {
     if (n > bytes_left(r)) {
-        fail(r, STATUS_CORRUPT, "%s of %" PRIu64 " bytes at byte %" PRIu64 ", but the file ends after %" PRIu64 " more", field, n,
-             r->at, bytes_left(r));
+        fail(r, STATUS_CORRUPT, "%s of %" PRIu64 " bytes at byte %" PRIu64 ", but the file ends after %" PRIu64 " more", field,
+             n, r->at, bytes_left(r));
         return NULL;
     }
     const uint8_t *p = r->g->map + r->at;
@@ -112,8 +110,8 @@ static bool read_count(struct reader *r, uint64_t *out, const char *field, uint6
     if (!read_u64(r, out, field)) return false;
     uint64_t possible = (r->g->file_bytes - HEADER_BYTES) / entry_bytes;
     if (*out > possible)
-        return fail(r, STATUS_CORRUPT, "%s is %" PRIu64 "; a file of %" PRIu64 " bytes has room for at most %" PRIu64, field, *out,
-                    r->g->file_bytes, possible);
+        return fail(r, STATUS_CORRUPT, "%s is %" PRIu64 "; a file of %" PRIu64 " bytes has room for at most %" PRIu64, field,
+                    *out, r->g->file_bytes, possible);
     if (*out > limit) return fail(r, STATUS_UNSUPPORTED, "%s is %" PRIu64 "; at most %" PRIu64 " are read", field, *out, limit);
     return true;
 }
@@ -125,7 +123,8 @@ static bool read_header(struct reader *r) {
     if (memcmp(magic, "GGUF", 4)) return fail(r, STATUS_CORRUPT, "magic is not \"GGUF\": not a GGUF file");
     uint32_t version;
     if (!read_u32(r, &version, "version")) return false;
-    if (version && !(version & 0xffff)) return fail(r, STATUS_UNSUPPORTED, "version 0x%08x: big-endian files are not read", version);
+    if (version && !(version & 0xffff))
+        return fail(r, STATUS_UNSUPPORTED, "version 0x%08x: big-endian files are not read", version);
     if (version != 2 && version != 3) return fail(r, STATUS_UNSUPPORTED, "version is %u; allowed are 2 and 3", version);
     if (r->g->file_bytes < HEADER_BYTES)
         return fail(r, STATUS_CORRUPT, "the file has %" PRIu64 " bytes, a header has %d", r->g->file_bytes, HEADER_BYTES);
@@ -145,8 +144,8 @@ static bool skip_strings(struct reader *r, uint64_t n) {
 static bool skip_values(struct reader *r, struct gguf_kv *kv) {
     uint64_t width = (uint64_t)gguf_value_bytes(kv->type), least = width ? width : sizeof(uint64_t);
     if (kv->count > bytes_left(r) / least)
-        return fail(r, STATUS_CORRUPT, "%" PRIu64 " values of type %s, but the file ends after %" PRIu64 " more bytes", kv->count,
-                    gguf_value_name(kv->type), bytes_left(r));
+        return fail(r, STATUS_CORRUPT, "%" PRIu64 " values of type %s, but the file ends after %" PRIu64 " more bytes",
+                    kv->count, gguf_value_name(kv->type), bytes_left(r));
     kv->values = r->g->map + r->at;
     return width ? take(r, kv->count * width, "value") != NULL : skip_strings(r, kv->count);
 }
@@ -155,8 +154,10 @@ static bool read_value(struct reader *r, struct gguf_kv *kv) {
     kv->count = 1;
     if (!read_u32(r, &kv->type, "value type")) return false;
     kv->is_array = kv->type == GGUF_ARRAY;
-    if (kv->is_array && (!read_u32(r, &kv->type, "array's element type") || !read_u64(r, &kv->count, "array's length"))) return false;
-    if (kv->is_array && kv->type == GGUF_ARRAY) return fail(r, STATUS_UNSUPPORTED, "an array of arrays; elements must be plain values");
+    if (kv->is_array && (!read_u32(r, &kv->type, "array's element type") || !read_u64(r, &kv->count, "array's length")))
+        return false;
+    if (kv->is_array && kv->type == GGUF_ARRAY)
+        return fail(r, STATUS_UNSUPPORTED, "an array of arrays; elements must be plain values");
     if (kv->type >= GGUF_N_VALUE_TYPES)
         return fail(r, STATUS_CORRUPT, "value type %u; allowed are 0 to %d", kv->type, GGUF_N_VALUE_TYPES - 1);
     return skip_values(r, kv);
@@ -236,12 +237,13 @@ static bool read_type(struct reader *r, struct gguf_tensor *t) {
                     "type %s; supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K",
                     ggml_type_name(t->type));
     if (t->ne[0] % block_elements)
-        return fail(r, STATUS_CORRUPT, "rows of %" PRId64 " elements, but %s has blocks of %d", t->ne[0], ggml_type_name(t->type),
-                    block_elements);
+        return fail(r, STATUS_CORRUPT, "rows of %" PRId64 " elements, but %s has blocks of %d", t->ne[0],
+                    ggml_type_name(t->type), block_elements);
     uint64_t n = (uint64_t)(t->ne[0] / block_elements);
     for (int d = 1; d < 4; d++)
         if (!checked_mul_u64(n, (uint64_t)t->ne[d], &n)) return fail(r, STATUS_CORRUPT, "has more elements than 64 bits count");
-    if (!checked_mul_u64(n, (uint64_t)block_bytes, &t->bytes)) return fail(r, STATUS_CORRUPT, "has more bytes than 64 bits count");
+    if (!checked_mul_u64(n, (uint64_t)block_bytes, &t->bytes))
+        return fail(r, STATUS_CORRUPT, "has more bytes than 64 bits count");
     return true;
 }
 
@@ -264,8 +266,9 @@ static bool place_tensor(struct reader *r, struct gguf_tensor *t, uint64_t offse
     if (offset != *end)
         return fail(r, STATUS_CORRUPT, "offset %" PRIu64 "; the tensor before it ends at %" PRIu64, offset, *end);
     if (offset > data_bytes || t->bytes > data_bytes - offset)
-        return fail(r, STATUS_CORRUPT, "%" PRIu64 " bytes at %" PRIu64 " pass the end of the file, which has %" PRIu64 " bytes of data",
-                    t->bytes, offset, data_bytes);
+        return fail(r, STATUS_CORRUPT,
+                    "%" PRIu64 " bytes at %" PRIu64 " pass the end of the file, which has %" PRIu64 " bytes of data", t->bytes,
+                    offset, data_bytes);
     t->data = r->g->map + r->g->data_offset + offset;
     *end = round_up(offset + t->bytes, alignment); /* at most file_bytes + alignment */
     return true;
@@ -295,7 +298,8 @@ static bool read_tensors_at(struct reader *r, uint64_t *offsets, uint64_t alignm
     g->data_offset = round_up(r->at, alignment); /* alignment < 2^32: no overflow */
     if (g->data_offset > g->file_bytes) {
         snprintf(r->object, sizeof r->object, "header");
-        if (g->n_tensors) return fail(r, STATUS_CORRUPT, "the file ends before its data begins, at byte %" PRIu64, g->data_offset);
+        if (g->n_tensors)
+            return fail(r, STATUS_CORRUPT, "the file ends before its data begins, at byte %" PRIu64, g->data_offset);
         g->data_offset = g->file_bytes; /* a vocabulary alone needs no padding */
     }
     uint64_t end = 0;
@@ -309,8 +313,9 @@ static bool read_tensors(struct reader *r, uint64_t alignment) {
     uint64_t *offsets = calloc(g->n_tensors + 1, sizeof *offsets);
     g->tensors = calloc(g->n_tensors + 1, sizeof *g->tensors);
     g->by_name = calloc(g->n_tensors + 1, sizeof *g->by_name);
-    bool ok = offsets && g->tensors && g->by_name ? read_tensors_at(r, offsets, alignment)
-                                                  : fail(r, STATUS_NO_MEMORY, "no memory for %" PRIu64 " tensors", g->n_tensors);
+    bool ok = offsets && g->tensors && g->by_name
+                  ? read_tensors_at(r, offsets, alignment)
+                  : fail(r, STATUS_NO_MEMORY, "no memory for %" PRIu64 " tensors", g->n_tensors);
     free(offsets);
     return ok;
 }
@@ -366,17 +371,11 @@ void gguf_close(struct gguf *g) {
     free(g);
 }
 
-uint64_t gguf_file_bytes(const struct gguf *g) {
-    return g->file_bytes;
-}
+uint64_t gguf_file_bytes(const struct gguf *g) { return g->file_bytes; }
 
-uint64_t gguf_data_offset(const struct gguf *g) {
-    return g->data_offset;
-}
+uint64_t gguf_data_offset(const struct gguf *g) { return g->data_offset; }
 
-uint64_t gguf_n_tensors(const struct gguf *g) {
-    return g->n_tensors;
-}
+uint64_t gguf_n_tensors(const struct gguf *g) { return g->n_tensors; }
 
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, uint64_t index) {
     return index < g->n_tensors ? &g->tensors[index] : NULL;

@@ -12,9 +12,9 @@ struct gguf; /* owns the mapping; text_views from it live until gguf_close */
 
 struct gguf_tensor {
     struct text_view name;
-    uint32_t type;        /* GGUF's number; importable, its extent inside the file */
-    int n_dims;           /* 1..4 */
-    int64_t ne[4];        /* ne[0] runs fastest; unused are 1 */
+    uint32_t type; /* GGUF's number; importable, its extent inside the file */
+    int n_dims;    /* 1..4 */
+    int64_t ne[4]; /* ne[0] runs fastest; unused are 1 */
     const void *data;
     uint64_t bytes;
 };

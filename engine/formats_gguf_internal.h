@@ -5,16 +5,28 @@
 
 /* The format's numbers for value types. */
 enum gguf_value_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64,
-    GGUF_F64, GGUF_N_VALUE_TYPES,
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_N_VALUE_TYPES,
 };
 
 /* A metadata entry, checked: `count` values of `type` lie at `values`, strings as length and bytes. */
 struct gguf_kv {
     struct text_view key;
-    uint32_t type;        /* of the elements, if is_array */
+    uint32_t type; /* of the elements, if is_array */
     bool is_array;
-    uint64_t count;       /* 1 if not an array */
+    uint64_t count; /* 1 if not an array */
     const uint8_t *values;
 };
 
@@ -22,9 +34,9 @@ struct gguf {
     const uint8_t *map;
     uint64_t file_bytes, data_offset;
     uint64_t n_kv, n_tensors;
-    struct gguf_kv *kv;            /* sorted by key */
-    struct gguf_tensor *tensors;   /* in the file's order */
-    uint32_t *by_name;             /* indices of tensors, sorted by name */
+    struct gguf_kv *kv;          /* sorted by key */
+    struct gguf_tensor *tensors; /* in the file's order */
+    uint32_t *by_name;           /* indices of tensors, sorted by name */
 };
 
 /* Bytes of a value, 0 for strings, arrays and numbers that are no type. */

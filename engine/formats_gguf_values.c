@@ -10,19 +10,15 @@ static const struct {
     const char *name;
     int bytes;
 } value_types[GGUF_N_VALUE_TYPES] = {
-    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2},   [GGUF_I16] = {"i16", 2},
-    [GGUF_U32] = {"u32", 4},       [GGUF_I32] = {"i32", 4},     [GGUF_F32] = {"f32", 4},   [GGUF_BOOL] = {"bool", 1},
-    [GGUF_STRING] = {"string", 0}, [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8},   [GGUF_I64] = {"i64", 8},
+    [GGUF_U8] = {"u8", 1},         [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2}, [GGUF_I16] = {"i16", 2},
+    [GGUF_U32] = {"u32", 4},       [GGUF_I32] = {"i32", 4},     [GGUF_F32] = {"f32", 4}, [GGUF_BOOL] = {"bool", 1},
+    [GGUF_STRING] = {"string", 0}, [GGUF_ARRAY] = {"array", 0}, [GGUF_U64] = {"u64", 8}, [GGUF_I64] = {"i64", 8},
     [GGUF_F64] = {"f64", 8},
 };
 
-int gguf_value_bytes(uint32_t type) {
-    return type < GGUF_N_VALUE_TYPES ? value_types[type].bytes : 0;
-}
+int gguf_value_bytes(uint32_t type) { return type < GGUF_N_VALUE_TYPES ? value_types[type].bytes : 0; }
 
-const char *gguf_value_name(uint32_t type) {
-    return type < GGUF_N_VALUE_TYPES ? value_types[type].name : "unknown";
-}
+const char *gguf_value_name(uint32_t type) { return type < GGUF_N_VALUE_TYPES ? value_types[type].name : "unknown"; }
 
 int gguf_text_compare(struct text_view a, struct text_view b) {
     int order = memcmp(a.data, b.data, a.n < b.n ? a.n : b.n);
@@ -51,8 +47,8 @@ const struct gguf_kv *gguf_kv_find(const struct gguf *g, const char *key) {
 }
 
 static int wrong_type(const char *key, const struct gguf_kv *kv, const char *wanted, struct err *err) {
-    err_set_param(err, STATUS_CORRUPT, key, "%s: is %s%s; must be %s", key, gguf_value_name(kv->type), kv->is_array ? " array" : "",
-                  wanted);
+    err_set_param(err, STATUS_CORRUPT, key, "%s: is %s%s; must be %s", key, gguf_value_name(kv->type),
+                  kv->is_array ? " array" : "", wanted);
     return -1;
 }
 

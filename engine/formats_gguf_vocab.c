@@ -33,8 +33,8 @@ static enum status read_model(const struct gguf *g, struct vocab *v, struct err 
     if (text_is(model, "gpt2")) v->model = VOCAB_BPE;
     else if (text_is(model, "llama")) v->model = VOCAB_SPM;
     else
-        return err_set_param(err, STATUS_UNSUPPORTED, KEY("model"), "%s: tokenizer \"%s\"; supported are \"gpt2\" and \"llama\"",
-                             KEY("model"), gguf_show(model).text);
+        return err_set_param(err, STATUS_UNSUPPORTED, KEY("model"),
+                             "%s: tokenizer \"%s\"; supported are \"gpt2\" and \"llama\"", KEY("model"), gguf_show(model).text);
     return STATUS_OK;
 }
 
@@ -42,8 +42,9 @@ static enum status read_pre(const struct gguf *g, struct vocab *v, struct err *e
     struct text_view pre = {"", 0};
     if (gguf_text(g, KEY("pre"), &pre, err) < 0) return STATUS_CORRUPT;
     if (pre.n >= sizeof v->pre || memchr(pre.data, 0, pre.n))
-        return err_set_param(err, STATUS_UNSUPPORTED, KEY("pre"), "%s: \"%s\" is no name of a pre-tokenizer: at most %zu bytes, no NUL",
-                             KEY("pre"), gguf_show(pre).text, sizeof v->pre - 1);
+        return err_set_param(err, STATUS_UNSUPPORTED, KEY("pre"),
+                             "%s: \"%s\" is no name of a pre-tokenizer: at most %zu bytes, no NUL", KEY("pre"),
+                             gguf_show(pre).text, sizeof v->pre - 1);
     memcpy(v->pre, pre.data, pre.n);
     v->pre[pre.n] = 0;
     return STATUS_OK;
@@ -55,7 +56,8 @@ static enum status read_texts(const struct gguf *g, const char *key, struct text
     int found = gguf_array_count(g, key, &n, err);
     if (found < 0) return STATUS_CORRUPT;
     if (!found) return required(err, key);
-    if (n > INT32_MAX) return err_set_param(err, STATUS_CORRUPT, key, "%s: has %" PRIu64 " elements; at most %d", key, n, INT32_MAX);
+    if (n > INT32_MAX)
+        return err_set_param(err, STATUS_CORRUPT, key, "%s: has %" PRIu64 " elements; at most %d", key, n, INT32_MAX);
     struct text_view first;
     if (gguf_text_array(g, key, &first, n ? 1 : 0, err) < 0) return STATUS_CORRUPT; /* before memory: at least 8 bytes each */
     *out = malloc((n + 1) * sizeof **out);
@@ -78,8 +80,8 @@ static enum status prepare_array(const struct gguf *g, const char *key, void **o
     if (found < 0) return STATUS_CORRUPT;
     if (!found) return STATUS_OK;
     if (n < (uint64_t)n_tokens)
-        return err_set_param(err, STATUS_CORRUPT, key, "%s: has %" PRIu64 " elements; must have one for each of %d tokens", key, n,
-                             n_tokens);
+        return err_set_param(err, STATUS_CORRUPT, key, "%s: has %" PRIu64 " elements; must have one for each of %d tokens", key,
+                             n, n_tokens);
     *out = malloc((size_t)n_tokens * 4);
     return *out ? STATUS_OK : err_set_param(err, STATUS_NO_MEMORY, key, "%s: no memory for %d tokens", key, n_tokens);
 }

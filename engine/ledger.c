@@ -119,7 +119,8 @@ enum status ledger_open(struct ledger **out, const struct plan *plan, struct err
     void *raw = mmap(NULL, l->mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {
         free(l);
-        return err_set_param(err, STATUS_NO_MEMORY, "memory_budget", "memory budget: the system has no %zu bytes to give", bytes);
+        return err_set_param(err, STATUS_NO_MEMORY, "memory_budget", "memory budget: the system has no %zu bytes to give",
+                             bytes);
     }
     size_t skip = (HUGE_PAGE - (size_t)((uintptr_t)raw % HUGE_PAGE)) % HUGE_PAGE;
     if (skip) munmap(raw, skip);
@@ -169,9 +170,7 @@ struct memory_source ledger_source(struct ledger *l, enum ledger_line_id line) {
     return (struct memory_source){source_alloc, &l->handles[line]};
 }
 
-void ledger_ready(struct ledger *l) {
-    atomic_store(&l->is_ready, true);
-}
+void ledger_ready(struct ledger *l) { atomic_store(&l->is_ready, true); }
 
 void ledger_read(const struct ledger *l, struct ledger_reading *reading) {
     for (int i = 0; i < LINE_COUNT; i++)
@@ -183,6 +182,4 @@ void ledger_read(const struct ledger *l, struct ledger_reading *reading) {
     reading->unaccounted = (int64_t)reading->measured - (int64_t)l->plan.total;
 }
 
-const struct plan *ledger_plan(const struct ledger *l) {
-    return &l->plan;
-}
+const struct plan *ledger_plan(const struct ledger *l) { return &l->plan; }

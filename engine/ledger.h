@@ -16,31 +16,44 @@
 #include "engine/tokenizer.h" /* struct memory_source */
 
 enum ledger_line_id {
-    LINE_WEIGHTS, LINE_NORMS, LINE_ROPE, LINE_TOKENIZER, LINE_KV_POOL, LINE_KV_TABLES, LINE_ACTIVATIONS, LINE_BACKEND, LINE_LOGITS,
-    LINE_SEQUENCES, LINE_EVENTS, LINE_REQUESTS, LINE_HTTP, LINE_THREADS, LINE_COUNT,
+    LINE_WEIGHTS,
+    LINE_NORMS,
+    LINE_ROPE,
+    LINE_TOKENIZER,
+    LINE_KV_POOL,
+    LINE_KV_TABLES,
+    LINE_ACTIVATIONS,
+    LINE_BACKEND,
+    LINE_LOGITS,
+    LINE_SEQUENCES,
+    LINE_EVENTS,
+    LINE_REQUESTS,
+    LINE_HTTP,
+    LINE_THREADS,
+    LINE_COUNT,
 };
 
 enum lifetime { LIFETIME_LOAD, LIFETIME_SERVE };
 
 struct ledger_line {
-    const char *id;       /* "kv_pool" */
-    const char *owner;    /* the module that fills it: "engine/block_pool" */
-    const char *device;   /* "host" */
+    const char *id;     /* "kv_pool" */
+    const char *owner;  /* the module that fills it: "engine/block_pool" */
+    const char *device; /* "host" */
     enum lifetime lifetime;
-    bool is_arena;        /* false: memory that a library or the kernel takes (HTTP pools, stacks), priced but not handed out by us */
-    char formula[192];    /* with the numbers in it: "2560 blocks × 16 tokens × 23040 bytes" */
-    size_t bytes;         /* asked */
-    size_t granted;       /* after rounding to pages */
+    bool is_arena; /* false: memory that a library or the kernel takes (HTTP pools, stacks), priced but not handed out by us */
+    char formula[192]; /* with the numbers in it: "2560 blocks × 16 tokens × 23040 bytes" */
+    size_t bytes;      /* asked */
+    size_t granted;    /* after rounding to pages */
 };
 
 struct plan {
     struct ledger_line lines[LINE_COUNT];
-    size_t total;         /* Σ granted of lines that live while serving */
-    size_t peak;          /* the largest sum over lifetimes */
-    size_t budget;        /* 0: none was given */
+    size_t total;  /* Σ granted of lines that live while serving */
+    size_t peak;   /* the largest sum over lifetimes */
+    size_t budget; /* 0: none was given */
     /* What the budget bought. */
     int32_t n_blocks;
-    int64_t kv_tokens;    /* n_blocks · block_tokens */
+    int64_t kv_tokens; /* n_blocks · block_tokens */
     size_t kv_bytes_per_token;
 };
 
@@ -55,10 +68,10 @@ struct memory_source ledger_source(struct ledger *l, enum ledger_line_id line);
 void ledger_ready(struct ledger *l);
 
 struct ledger_reading {
-    size_t used[LINE_COUNT];      /* handed out so far */
+    size_t used[LINE_COUNT]; /* handed out so far */
     uint64_t allocs, allocs_after_ready;
-    size_t measured;              /* resident bytes of the process less the constant base taken at ledger_open */
-    int64_t unaccounted;          /* measured − plan->total */
+    size_t measured;     /* resident bytes of the process less the constant base taken at ledger_open */
+    int64_t unaccounted; /* measured − plan->total */
 };
 void ledger_read(const struct ledger *l, struct ledger_reading *reading);
 const struct plan *ledger_plan(const struct ledger *l);

@@ -79,7 +79,8 @@ struct merge_short {
     struct merge pair[MERGE_SHORT]; /* of symbols i and i+1 */
 };
 
-MERGE_INLINE void merge_short_pair(struct merge_short *w, int i, int n, const char *text, const void *tables, merge_lookup lookup) {
+MERGE_INLINE void merge_short_pair(struct merge_short *w, int i, int n, const char *text, const void *tables,
+                                   merge_lookup lookup) {
     if (i + 1 >= n) w->pair[i].rank = MERGE_NONE;
     else w->pair[i] = lookup(tables, w->id[i], w->id[i + 1], text + w->start[i], w->start[i + 2] - w->start[i]);
 }
@@ -122,7 +123,8 @@ static inline size_t merge_next(const struct merge_space *s, size_t i) {
     size_t word = ++i / 64;
     uint64_t bits = s->live[word] >> i % 64;
     if (bits) return i + (size_t)__builtin_ctzll(bits);
-    while (!s->live[++word]) {}
+    while (!s->live[++word]) {
+    }
     return word * 64 + (size_t)__builtin_ctzll(s->live[word]);
 }
 
@@ -131,7 +133,8 @@ static inline size_t merge_previous(const struct merge_space *s, size_t i) {
     size_t word = --i / 64;
     uint64_t bits = s->live[word] << (63 - i % 64);
     if (bits) return i - (size_t)__builtin_clzll(bits);
-    while (!s->live[--word]) {}
+    while (!s->live[--word]) {
+    }
     return word * 64 + 63 - (size_t)__builtin_clzll(s->live[word]);
 }
 
@@ -147,7 +150,8 @@ static inline uint64_t merge_leaf_key(const struct merge_space *s, size_t leaf) 
 static inline void merge_tree_build(const struct merge_space *s, size_t leaves) {
     for (size_t i = 0; i < leaves; i++) s->tree[leaves + i] = merge_leaf_key(s, i);
     if (leaves == 1) return; /* tree[1] is the only leaf */
-    for (size_t i = leaves - 1; i > 0; i--) s->tree[i] = s->tree[2 * i] < s->tree[2 * i + 1] ? s->tree[2 * i] : s->tree[2 * i + 1];
+    for (size_t i = leaves - 1; i > 0; i--)
+        s->tree[i] = s->tree[2 * i] < s->tree[2 * i + 1] ? s->tree[2 * i] : s->tree[2 * i + 1];
 }
 
 static inline void merge_tree_update(const struct merge_space *s, size_t leaves, size_t position) {
@@ -168,7 +172,8 @@ MERGE_INLINE struct merge merge_pair_at(const struct merge_space *s, size_t left
     return lookup(tables, s->ids[left], s->ids[right], text + left, merge_next(s, right) - left);
 }
 
-MERGE_INLINE void merge_long_split(const struct merge_space *s, const char *text, size_t n, const void *tables, merge_symbol symbol) {
+MERGE_INLINE void merge_long_split(const struct merge_space *s, const char *text, size_t n, const void *tables,
+                                   merge_symbol symbol) {
     memset(s->live, 0, (n / 64 + 2) * sizeof *s->live);
     memset(s->ranks, 0xff, (n / MERGE_LEAF + 1) * MERGE_LEAF * sizeof *s->ranks);
     for (size_t i = 0; i < n;) {
@@ -178,11 +183,12 @@ MERGE_INLINE void merge_long_split(const struct merge_space *s, const char *text
     merge_set_live(s, n);
 }
 
-MERGE_INLINE void merge_long_run(const struct merge_space *s, const char *text, size_t n, const void *tables, struct merge_ops ops,
-                                 void *context) {
+MERGE_INLINE void merge_long_run(const struct merge_space *s, const char *text, size_t n, const void *tables,
+                                 struct merge_ops ops, void *context) {
     size_t leaves = n / MERGE_LEAF + 1;
     merge_long_split(s, text, n, tables, ops.symbol);
-    for (size_t i = 0; i < n; i = merge_next(s, i)) s->ranks[i] = merge_pair_at(s, i, merge_next(s, i), text, n, tables, ops.lookup).rank;
+    for (size_t i = 0; i < n; i = merge_next(s, i))
+        s->ranks[i] = merge_pair_at(s, i, merge_next(s, i), text, n, tables, ops.lookup).rank;
     merge_tree_build(s, leaves);
     while (s->tree[1] >> 32 != MERGE_NONE) {
         size_t left = (uint32_t)s->tree[1], right = merge_next(s, left);
@@ -204,8 +210,8 @@ MERGE_INLINE void merge_long_run(const struct merge_space *s, const char *text, 
 }
 
 /* Merges text[0..n), n at most the space's capacity, and emits the symbols left. */
-MERGE_INLINE void merge_word(const struct merge_space *space, const char *text, size_t n, const void *tables, struct merge_ops ops,
-                             void *context) {
+MERGE_INLINE void merge_word(const struct merge_space *space, const char *text, size_t n, const void *tables,
+                             struct merge_ops ops, void *context) {
     struct merge_short w;
     int symbols = 0;
     for (size_t i = 0; i < n; symbols++) {
@@ -234,7 +240,8 @@ static inline void merge_note_outcome(void *context, int32_t id, const char *tex
 }
 
 /* Does merging text[0..n), n at most MERGE_SHORT, leave one symbol, and is it `id`? */
-MERGE_INLINE bool merge_makes(const char *text, size_t n, const void *tables, merge_lookup lookup, merge_symbol symbol, int32_t id) {
+MERGE_INLINE bool merge_makes(const char *text, size_t n, const void *tables, merge_lookup lookup, merge_symbol symbol,
+                              int32_t id) {
     struct merge_outcome outcome = {-1, 0};
     merge_word(NULL, text, n, tables, (struct merge_ops){lookup, symbol, merge_note_outcome}, &outcome);
     return outcome.n == 1 && outcome.id == id;

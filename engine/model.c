@@ -35,7 +35,8 @@ void act_alloc(struct act *a, struct ledger *ledger, enum ledger_line_id line, i
 }
 
 size_t model_activation_bytes(const struct model_desc *d, int max_batch_tokens) {
-    size_t n = (size_t)max_batch_tokens, q = (size_t)d->n_heads * (size_t)d->head_dim, kv = (size_t)d->n_kv_heads * (size_t)d->head_dim;
+    size_t n = (size_t)max_batch_tokens, q = (size_t)d->n_heads * (size_t)d->head_dim,
+           kv = (size_t)d->n_kv_heads * (size_t)d->head_dim;
     size_t rows[] = {(size_t)d->hidden, q, kv, kv, q, (size_t)d->ffn, (size_t)d->ffn, (size_t)d->hidden};
     size_t total = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) total += round_up(n * rows[i] * sizeof(float), 64);
@@ -47,17 +48,14 @@ size_t model_logit_bytes(const struct model_desc *d, int max_logit_rows) {
     return act_bytes(max_logit_rows, d->hidden) + round_up((size_t)max_logit_rows * (size_t)d->vocab * sizeof(float), 64);
 }
 
-void model_close(struct model *m) {
-    (void)m; /* all of it lives in the ledger's arenas */
-}
+void model_close(struct model *m) { (void)m; /* all of it lives in the ledger's arenas */ }
 
-const struct model_desc *model_description(const struct model *m) {
-    return &m->desc;
-}
+const struct model_desc *model_description(const struct model *m) { return &m->desc; }
 
 /* ---- forward ---- */
 
-static struct linear_job job(const struct layer_weights *w, enum layer_tensor matrix, enum layer_tensor bias, float *y, bool add) {
+static struct linear_job job(const struct layer_weights *w, enum layer_tensor matrix, enum layer_tensor bias, float *y,
+                             bool add) {
     const struct weight *weight = &w->matrices[matrix];
     return (struct linear_job){weight, w->vectors[bias], y, weight->n_rows, add};
 }
@@ -88,7 +86,8 @@ static void mix(struct model *m, int layer, float *x, const float *attended, int
     struct linear_job out = job(w, LAYER_O, LAYER_O_BIAS, x, true);
     project(m, &out, 1, &b->attended_in, n); /* [n, hidden] */
     be->rms_norm(be, &b->normed, w->ffn_kinds, x, w->vectors[LAYER_FFN_NORM], m->desc.norm_eps, n);
-    struct linear_job gate_up[] = {job(w, LAYER_GATE, LAYER_GATE_BIAS, b->gate, false), job(w, LAYER_UP, LAYER_UP_BIAS, b->up, false)};
+    struct linear_job gate_up[] = {job(w, LAYER_GATE, LAYER_GATE_BIAS, b->gate, false),
+                                   job(w, LAYER_UP, LAYER_UP_BIAS, b->up, false)};
     project(m, gate_up, 2, &b->normed, n); /* [n, ffn] */
     be->gated(be, &b->gated, w->down_kinds, m->desc.gate, b->gate, b->up, n);
     struct linear_job down = job(w, LAYER_DOWN, LAYER_DOWN_BIAS, x, true);

@@ -19,9 +19,9 @@ struct model_desc {
     float norm_eps, rope_base, rope_scale /* positions are multiplied by it */;
     enum rope_pairs rope_pairs;
     int n_rot;
-    bool has_rope_factors;  /* rope_freqs.weight: each frequency divided by its factor */
-    bool needs_qkv_bias;    /* biases of q, k and v must be there */
-    bool tied_head;         /* no output.weight: the embedding is the head */
+    bool has_rope_factors; /* rope_freqs.weight: each frequency divided by its factor */
+    bool needs_qkv_bias;   /* biases of q, k and v must be there */
+    bool tied_head;        /* no output.weight: the embedding is the head */
     enum gate_kind gate;
     int64_t n_params;
 };
@@ -40,14 +40,14 @@ size_t model_logit_bytes(const struct model_desc *desc, int max_logit_rows);
 
 struct model_options {
     int max_context, max_batch_tokens;
-    int max_logit_rows;  /* rows of logits one chunk holds */
+    int max_logit_rows; /* rows of logits one chunk holds */
     enum activations activations;
 };
 
 struct model;
 /* Packs the weights into the ledger's lines, on the backend's threads; pages of the file are dropped as they are used. */
-enum status model_load(struct model **out, const struct gguf *g, const struct model_desc *desc, const struct model_options *options,
-                       struct backend *backend, struct ledger *ledger, struct err *err);
+enum status model_load(struct model **out, const struct gguf *g, const struct model_desc *desc,
+                       const struct model_options *options, struct backend *backend, struct ledger *ledger, struct err *err);
 void model_close(struct model *m);
 
 /* Computes the step's layers: appends keys and values to the cache and keeps the wanted rows' final hidden states. */

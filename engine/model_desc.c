@@ -46,7 +46,8 @@ static enum status read_int(struct reader *r, const char *suffix, bool required,
     if (!found && required) return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is missing", r->key);
     if (!found) return STATUS_OK;
     if (value < (uint32_t)low || value > (uint32_t)high)
-        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %u, allowed are %d to %d", r->key, value, low, high);
+        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %u, allowed are %d to %d", r->key, value, low,
+                             high);
     *out = (int)value;
     return STATUS_OK;
 }
@@ -59,8 +60,8 @@ static enum status read_float(struct reader *r, const char *suffix, bool require
     if (!found && required) return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is missing", r->key);
     if (!found) return STATUS_OK;
     if (!(value > low && value <= high)) /* also refuses NaN */
-        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %g, allowed are values over %g up to %g", r->key, value,
-                             low, high);
+        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %g, allowed are values over %g up to %g", r->key,
+                             value, low, high);
     *out = value;
     return STATUS_OK;
 }
@@ -77,8 +78,7 @@ static enum status read_architecture(const struct gguf *g, struct model_desc *d,
     struct text_view text;
     int found = gguf_text(g, "general.architecture", &text, err);
     if (found < 0) return STATUS_CORRUPT;
-    if (!found)
-        return err_set_param(err, STATUS_CORRUPT, "general.architecture", "model: key general.architecture is missing");
+    if (!found) return err_set_param(err, STATUS_CORRUPT, "general.architecture", "model: key general.architecture is missing");
     copy_text(d->architecture, sizeof d->architecture, text);
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
         if (strcmp(d->architecture, architectures[i].name) == 0) {
@@ -108,9 +108,10 @@ static enum status read_dimensions(struct reader *r, struct model_desc *d) {
     int value_length = d->head_dim;
     if ((s = read_int(r, "attention.value_length", false, 1, MODEL_MAX_HEAD_DIM, &value_length))) return s;
     if (value_length != d->head_dim || d->head_dim % 16 != 0 || d->head_dim > MODEL_MAX_HEAD_DIM || d->head_dim == 0)
-        return err_set_param(r->err, STATUS_UNSUPPORTED, full_key(r, "attention.key_length"),
-                             "model: heads of %d keys and %d values are not supported, allowed are equal multiples of 16 up to %d",
-                             d->head_dim, value_length, MODEL_MAX_HEAD_DIM);
+        return err_set_param(
+            r->err, STATUS_UNSUPPORTED, full_key(r, "attention.key_length"),
+            "model: heads of %d keys and %d values are not supported, allowed are equal multiples of 16 up to %d", d->head_dim,
+            value_length, MODEL_MAX_HEAD_DIM);
     return STATUS_OK;
 }
 
@@ -127,15 +128,16 @@ static enum status read_rope_scaling(struct reader *r, struct model_desc *d) {
     bool none = found && type.n == 4 && memcmp(type.data, "none", 4) == 0;
     bool linear = !found || (type.n == 6 && memcmp(type.data, "linear", 6) == 0);
     if (!none && !linear)
-        return err_set_param(r->err, STATUS_UNSUPPORTED, r->key, "model: rope scaling '%.*s' is not supported, allowed are none and linear",
+        return err_set_param(r->err, STATUS_UNSUPPORTED, r->key,
+                             "model: rope scaling '%.*s' is not supported, allowed are none and linear",
                              (int)(type.n < 32 ? type.n : 32), type.data);
     float factor = 1;
     enum status s = read_float(r, "rope.scaling.factor", false, 0, 1e6, &factor);
     if (s) return s;
     d->rope_scale = none ? 1 : 1 / factor;
     if (!model_has_angles(d, 1))
-        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %g, too small for a context of %d", r->key, (double)factor,
-                             d->max_context);
+        return err_set_param(r->err, STATUS_CORRUPT, r->key, "model: key %s is %g, too small for a context of %d", r->key,
+                             (double)factor, d->max_context);
     return STATUS_OK;
 }
 
@@ -153,16 +155,17 @@ static enum status read_maths(struct reader *r, struct model_desc *d) {
 }
 
 /* The tensor has these dimensions and, for matrices, a type that can be imported (gguf_open refused all others). */
-static enum status check_tensor(const struct gguf *g, const char *name, bool required, int64_t cols, int64_t rows, struct err *err) {
+static enum status check_tensor(const struct gguf *g, const char *name, bool required, int64_t cols, int64_t rows,
+                                struct err *err) {
     const struct gguf_tensor *t = gguf_tensor_find(g, name);
     if (!t && !required) return STATUS_OK;
     if (!t) return err_set_param(err, STATUS_CORRUPT, name, "model: tensor %s is missing", name);
     if (t->ne[0] != cols || t->ne[1] != rows || t->ne[2] != 1 || t->ne[3] != 1)
-        return err_set_param(err, STATUS_CORRUPT, name, "model: tensor %s is %lld × %lld, expected %lld × %lld", name, (long long)t->ne[0],
-                             (long long)t->ne[1], (long long)cols, (long long)rows);
+        return err_set_param(err, STATUS_CORRUPT, name, "model: tensor %s is %lld × %lld, expected %lld × %lld", name,
+                             (long long)t->ne[0], (long long)t->ne[1], (long long)cols, (long long)rows);
     if (rows == 1 && t->type != GGML_F32 && t->type != GGML_F16 && t->type != GGML_BF16)
-        return err_set_param(err, STATUS_UNSUPPORTED, name, "model: tensor %s is of type %s, allowed are F32, F16 and BF16", name,
-                             ggml_type_name(t->type));
+        return err_set_param(err, STATUS_UNSUPPORTED, name, "model: tensor %s is of type %s, allowed are F32, F16 and BF16",
+                             name, ggml_type_name(t->type));
     return STATUS_OK;
 }
 
@@ -183,15 +186,16 @@ static enum status check_tensors(const struct gguf *g, struct model_desc *d, str
     if (!embedding)
         return err_set_param(err, STATUS_CORRUPT, "token_embd.weight", "model: tensor token_embd.weight is missing");
     if (embedding->ne[1] < 1 || embedding->ne[1] > MAX_VOCAB)
-        return err_set_param(err, STATUS_CORRUPT, "token_embd.weight", "model: token_embd.weight has %lld rows, allowed are 1 to %d",
-                             (long long)embedding->ne[1], MAX_VOCAB);
+        return err_set_param(err, STATUS_CORRUPT, "token_embd.weight",
+                             "model: token_embd.weight has %lld rows, allowed are 1 to %d", (long long)embedding->ne[1],
+                             MAX_VOCAB);
     d->vocab = (int)embedding->ne[1];
     d->tied_head = gguf_tensor_find(g, "output.weight") == NULL;
     const struct gguf_tensor *factors = gguf_tensor_find(g, "rope_freqs.weight");
     d->has_rope_factors = factors != NULL;
     if (factors && factors->type != GGML_F32)
-        return err_set_param(err, STATUS_UNSUPPORTED, "rope_freqs.weight", "model: rope_freqs.weight is of type %s, allowed is F32",
-                             ggml_type_name(factors->type));
+        return err_set_param(err, STATUS_UNSUPPORTED, "rope_freqs.weight",
+                             "model: rope_freqs.weight is of type %s, allowed is F32", ggml_type_name(factors->type));
     enum status s;
     if ((s = check_tensor(g, "token_embd.weight", true, d->hidden, d->vocab, err))) return s;
     if ((s = check_tensor(g, "output.weight", false, d->hidden, d->vocab, err))) return s;

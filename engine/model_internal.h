@@ -6,21 +6,21 @@
 
 struct layer_weights {
     struct weight matrices[LAYER_MATRIX_COUNT];
-    const float *vectors[LAYER_TENSOR_COUNT]; /* norms and biases, by layer_tensor; NULL where the model has none */
+    const float *vectors[LAYER_TENSOR_COUNT];            /* norms and biases, by layer_tensor; NULL where the model has none */
     unsigned attn_kinds, o_kinds, ffn_kinds, down_kinds; /* the activations each group of matrices reads: enum act_kind flags */
 };
 
 /* Every buffer of a step, rows = tokens of the batch. */
 struct activation_buffers {
-    float *x;              /* [n_tokens, hidden] residual stream */
-    struct act normed;     /* [n_tokens, hidden] */
-    float *q, *k, *v;      /* [n_tokens, heads·head_dim] */
-    float *attended;       /* [n_tokens, n_heads·head_dim] */
+    float *x;          /* [n_tokens, hidden] residual stream */
+    struct act normed; /* [n_tokens, hidden] */
+    float *q, *k, *v;  /* [n_tokens, heads·head_dim] */
+    float *attended;   /* [n_tokens, n_heads·head_dim] */
     struct act attended_in;
-    float *gate, *up;      /* [n_tokens, ffn] */
+    float *gate, *up; /* [n_tokens, ffn] */
     struct act gated;
-    float *wanted;         /* [n_tokens, hidden] residuals of the rows whose logits are wanted */
-    struct act head_in;    /* [max_logit_rows, hidden] */
+    float *wanted;      /* [n_tokens, hidden] residuals of the rows whose logits are wanted */
+    struct act head_in; /* [max_logit_rows, hidden] */
 };
 
 struct model {

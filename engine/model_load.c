@@ -16,9 +16,7 @@ static size_t matrix_bytes(const struct gguf_tensor *t) {
     return t ? round_up(weight_bytes(import_gguf_format(t->type), t->ne[1], t->ne[0]), 64) : 0;
 }
 
-static size_t vector_bytes(const struct gguf_tensor *t) {
-    return t ? round_up((size_t)t->ne[0] * sizeof(float), 64) : 0;
-}
+static size_t vector_bytes(const struct gguf_tensor *t) { return t ? round_up((size_t)t->ne[0] * sizeof(float), 64) : 0; }
 
 static const struct gguf_tensor *layer_tensor_find(const struct gguf *g, int layer, enum layer_tensor which) {
     char name[TENSOR_NAME_MAX];
@@ -76,9 +74,7 @@ struct packing {
     int n_jobs, n_panels;
 };
 
-static int panels_of(const struct gguf_tensor *t) {
-    return (int)((t->ne[1] + PANEL_ROWS - 1) / PANEL_ROWS);
-}
+static int panels_of(const struct gguf_tensor *t) { return (int)((t->ne[1] + PANEL_ROWS - 1) / PANEL_ROWS); }
 
 static void pack_panel(void *arg, int index) {
     const struct packing *p = arg;
@@ -157,8 +153,8 @@ static void load_all(struct loader *l) {
 static enum status check_factors(const struct model_desc *d, const float *factors, struct err *err) {
     for (int i = 0; i < d->n_rot / 2; i++)
         if (!(factors[i] > 0) || !model_has_angles(d, (double)factors[i]))
-            return err_set_param(err, STATUS_CORRUPT, "rope_freqs.weight", "model: rope_freqs.weight[%d] is %g, allowed are factors over 0",
-                                 i, (double)factors[i]);
+            return err_set_param(err, STATUS_CORRUPT, "rope_freqs.weight",
+                                 "model: rope_freqs.weight[%d] is %g, allowed are factors over 0", i, (double)factors[i]);
     return STATUS_OK;
 }
 
@@ -182,7 +178,7 @@ static void alloc_buffers(struct model *m, struct ledger *ledger) {
     const struct model_desc *d = &m->desc;
     struct activation_buffers *b = &m->buffers;
     int n = m->options.max_batch_tokens, q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
-#define ROWS(cols) ledger_alloc(ledger, LINE_ACTIVATIONS, (size_t)n * (size_t)(cols) * sizeof(float))
+#define ROWS(cols) ledger_alloc(ledger, LINE_ACTIVATIONS, (size_t)n *(size_t)(cols) * sizeof(float))
     b->x = ROWS(d->hidden);
     b->q = ROWS(q);
     b->k = ROWS(kv);
@@ -199,10 +195,11 @@ static void alloc_buffers(struct model *m, struct ledger *ledger) {
     m->logits = ledger_alloc(ledger, LINE_LOGITS, (size_t)m->options.max_logit_rows * (size_t)d->vocab * sizeof(float));
 }
 
-enum status model_load(struct model **out, const struct gguf *g, const struct model_desc *desc, const struct model_options *options,
-                       struct backend *backend, struct ledger *ledger, struct err *err) {
+enum status model_load(struct model **out, const struct gguf *g, const struct model_desc *desc,
+                       const struct model_options *options, struct backend *backend, struct ledger *ledger, struct err *err) {
     struct packing_job jobs[2 + LAYER_MATRIX_COUNT * MODEL_MAX_LAYERS]; /* 100 KiB of stack at load */
-    if (desc->n_layers > MODEL_MAX_LAYERS) return err_set(err, STATUS_UNSUPPORTED, "model: more than %d layers", MODEL_MAX_LAYERS);
+    if (desc->n_layers > MODEL_MAX_LAYERS)
+        return err_set(err, STATUS_UNSUPPORTED, "model: more than %d layers", MODEL_MAX_LAYERS);
     struct model *m = ledger_alloc(ledger, LINE_NORMS, sizeof *m);
     m->desc = *desc;
     m->options = *options;

@@ -3,9 +3,9 @@
 #include <stdio.h>
 
 static const char *const names[LAYER_TENSOR_COUNT] = {
-    "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight",
-    "attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bias", "ffn_gate.bias",
-    "ffn_up.bias", "ffn_down.bias",
+    "attn_q.weight",    "attn_k.weight",    "attn_v.weight",   "attn_output.weight", "ffn_gate.weight", "ffn_up.weight",
+    "ffn_down.weight",  "attn_norm.weight", "ffn_norm.weight", "attn_q.bias",        "attn_k.bias",     "attn_v.bias",
+    "attn_output.bias", "ffn_gate.bias",    "ffn_up.bias",     "ffn_down.bias",
 };
 
 struct tensor_shape layer_tensor_shape(const struct model_desc *d, enum layer_tensor which) {

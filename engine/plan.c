@@ -18,10 +18,10 @@
 
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
-#define HUGE_LINE ((size_t)16 << 20)    /* lines from here on are rounded to huge pages */
+#define HUGE_LINE ((size_t)16 << 20)          /* lines from here on are rounded to huge pages */
 #define THREAD_STACK_BYTES ((size_t)64 << 10) /* what a worker's stack really touches */
-#define AUTO_KV_TOKENS 16384            /* of the pool, when no budget is given */
-#define MIN_CONTEXT 64                  /* an automatic context is never cut below it */
+#define AUTO_KV_TOKENS 16384                  /* of the pool, when no budget is given */
+#define MIN_CONTEXT 64                        /* an automatic context is never cut below it */
 
 /* ---- a model file's header ---- */
 
@@ -34,8 +34,9 @@ enum status model_source_open(struct model_source *source, const char *path, str
         return s;
     }
     if (source->vocab.n_tokens > source->desc.vocab) {
-        s = err_set_param(err, STATUS_CORRUPT, "tokenizer.ggml.tokens", "model: tokenizer.ggml.tokens has %d tokens, but the embedding %d rows",
-                          source->vocab.n_tokens, source->desc.vocab);
+        s = err_set_param(err, STATUS_CORRUPT, "tokenizer.ggml.tokens",
+                          "model: tokenizer.ggml.tokens has %d tokens, but the embedding %d rows", source->vocab.n_tokens,
+                          source->desc.vocab);
         model_source_close(source);
     }
     return s;
@@ -63,15 +64,13 @@ static enum status resolve_counts(const struct model_desc *d, struct engine_opti
     if ((s = check_range("max_queue", o->max_queue, 0, 65536, err))) return s;
     if ((s = check_range("block_tokens", o->block_tokens, 16, 256, err))) return s;
     if (o->block_tokens % KV_TILE_TOKENS != 0)
-        return err_set_param(err, STATUS_INVALID, "block_tokens", "block_tokens is %d, allowed are multiples of %d", o->block_tokens,
-                             KV_TILE_TOKENS);
+        return err_set_param(err, STATUS_INVALID, "block_tokens", "block_tokens is %d, allowed are multiples of %d",
+                             o->block_tokens, KV_TILE_TOKENS);
     if (o->max_context != 0 && (s = check_range("max_context", o->max_context, 2, d->max_context, err))) return s;
     return STATUS_OK;
 }
 
-int plan_logit_rows(const struct engine_options *o) {
-    return o->max_seqs < 32 ? 32 : o->max_seqs;
-}
+int plan_logit_rows(const struct engine_options *o) { return o->max_seqs < 32 ? 32 : o->max_seqs; }
 
 /* ---- lines ---- */
 
@@ -95,17 +94,20 @@ static const struct {
     [LINE_THREADS] = {"thread_stacks", "kernels", false},
 };
 
-static size_t granted_of(size_t bytes) {
-    return round_up(bytes, bytes >= HUGE_LINE ? HUGE_PAGE : PAGE);
-}
+static size_t granted_of(size_t bytes) { return round_up(bytes, bytes >= HUGE_LINE ? HUGE_PAGE : PAGE); }
 
 static void set_line(struct plan *p, enum ledger_line_id id, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 static void set_line(struct plan *p, enum ledger_line_id id, size_t bytes, const char *format, ...) {
     struct ledger_line *line = &p->lines[id];
-    *line = (struct ledger_line){.id = line_kinds[id].id, .owner = line_kinds[id].owner, .device = "host", .lifetime = LIFETIME_SERVE,
-                                 .is_arena = line_kinds[id].is_arena, .bytes = bytes, .granted = granted_of(bytes)};
+    *line = (struct ledger_line){.id = line_kinds[id].id,
+                                 .owner = line_kinds[id].owner,
+                                 .device = "host",
+                                 .lifetime = LIFETIME_SERVE,
+                                 .is_arena = line_kinds[id].is_arena,
+                                 .bytes = bytes,
+                                 .granted = granted_of(bytes)};
     va_list args;
     va_start(args, format);
     vsnprintf(line->formula, sizeof line->formula, format, args);
@@ -113,35 +115,44 @@ static void set_line(struct plan *p, enum ledger_line_id id, size_t bytes, const
 }
 
 static struct cpu_backend_options backend_options(const struct model_desc *d, const struct engine_options *o) {
-    return (struct cpu_backend_options){.n_threads = o->n_threads, .max_tokens = o->max_batch_tokens, .max_positions = o->max_context,
-                                        .max_head_dim = d->head_dim, .max_heads = d->n_heads};
+    return (struct cpu_backend_options){.n_threads = o->n_threads,
+                                        .max_tokens = o->max_batch_tokens,
+                                        .max_positions = o->max_context,
+                                        .max_head_dim = d->head_dim,
+                                        .max_heads = d->n_heads};
 }
 
 /* Lines that grow with the context. */
 static void set_context_lines(struct plan *p, const struct model_desc *d, const struct engine_options *o) {
     struct cpu_backend_options backend = backend_options(d, o);
     set_line(p, LINE_ROPE, model_rope_bytes(d, o->max_context), "%d positions × %d values × 4 bytes", o->max_context, d->n_rot);
-    set_line(p, LINE_BACKEND, cpu_backend_workspace_bytes(&backend), "attention partials and scratch of %d threads", o->n_threads);
-    set_line(p, LINE_SEQUENCES, sequence_store_bytes(o) + scheduler_bytes(o), "%d sequences and %d waiting requests of up to %d tokens",
-             o->max_seqs, o->max_queue, o->max_context);
+    set_line(p, LINE_BACKEND, cpu_backend_workspace_bytes(&backend), "attention partials and scratch of %d threads",
+             o->n_threads);
+    set_line(p, LINE_SEQUENCES, sequence_store_bytes(o) + scheduler_bytes(o),
+             "%d sequences and %d waiting requests of up to %d tokens", o->max_seqs, o->max_queue, o->max_context);
 }
 
 /* Every line but the pool and its tables, for a context. */
 static void set_fixed_lines(struct plan *p, const struct model_source *source, const struct engine_options *o) {
     const struct model_desc *d = &source->desc;
     int rows = plan_logit_rows(o);
-    set_line(p, LINE_WEIGHTS, model_weight_bytes(source->file, d), "packed matrices of %lld parameters", (long long)d->n_params);
+    set_line(p, LINE_WEIGHTS, model_weight_bytes(source->file, d), "packed matrices of %lld parameters",
+             (long long)d->n_params);
     set_line(p, LINE_NORMS, model_norm_bytes(source->file, d), "norms, biases and the tables of %d layers", d->n_layers);
     set_context_lines(p, d, o);
-    set_line(p, LINE_TOKENIZER, tokenizer_bytes(&source->vocab), "%d tokens, %d merges", source->vocab.n_tokens, source->vocab.n_merges);
-    set_line(p, LINE_ACTIVATIONS, model_activation_bytes(d, o->max_batch_tokens), "%d batch tokens × (%d wide, %d heads × %d, %d feed-forward)",
-             o->max_batch_tokens, d->hidden, d->n_heads + 2 * d->n_kv_heads, d->head_dim, d->ffn);
-    set_line(p, LINE_LOGITS, model_logit_bytes(d, rows) + sampler_bytes(d->vocab, rows), "%d rows × %d logits × 4 bytes, and sampling", rows,
-             d->vocab);
-    set_line(p, LINE_EVENTS, engine_event_bytes(o), "ring for %d sequences and %d batch tokens", o->max_seqs, o->max_batch_tokens);
+    set_line(p, LINE_TOKENIZER, tokenizer_bytes(&source->vocab), "%d tokens, %d merges", source->vocab.n_tokens,
+             source->vocab.n_merges);
+    set_line(p, LINE_ACTIVATIONS, model_activation_bytes(d, o->max_batch_tokens),
+             "%d batch tokens × (%d wide, %d heads × %d, %d feed-forward)", o->max_batch_tokens, d->hidden,
+             d->n_heads + 2 * d->n_kv_heads, d->head_dim, d->ffn);
+    set_line(p, LINE_LOGITS, model_logit_bytes(d, rows) + sampler_bytes(d->vocab, rows),
+             "%d rows × %d logits × 4 bytes, and sampling", rows, d->vocab);
+    set_line(p, LINE_EVENTS, engine_event_bytes(o), "ring for %d sequences and %d batch tokens", o->max_seqs,
+             o->max_batch_tokens);
     set_line(p, LINE_REQUESTS, o->request_bytes, "request slots of the server");
     set_line(p, LINE_HTTP, o->http_bytes, "connection pools of the HTTP library");
-    set_line(p, LINE_THREADS, (size_t)o->n_threads * THREAD_STACK_BYTES, "%d stacks × %zu bytes touched", o->n_threads, THREAD_STACK_BYTES);
+    set_line(p, LINE_THREADS, (size_t)o->n_threads * THREAD_STACK_BYTES, "%d stacks × %zu bytes touched", o->n_threads,
+             THREAD_STACK_BYTES);
 }
 
 static int64_t blocks_for(int64_t tokens, const struct engine_options *o) {
@@ -154,10 +165,10 @@ static void set_pool_lines(struct plan *p, const struct model_desc *d, const str
     p->n_blocks = n_blocks;
     p->kv_tokens = (int64_t)n_blocks * o->block_tokens;
     p->kv_bytes_per_token = block / (size_t)o->block_tokens;
-    set_line(p, LINE_KV_POOL, block * (size_t)n_blocks, "%d blocks × %d tokens × %zu bytes (%d layers × 2 × %d heads × %d × 2)", n_blocks,
-             o->block_tokens, p->kv_bytes_per_token, d->n_layers, d->n_kv_heads, d->head_dim);
-    set_line(p, LINE_KV_TABLES, round_up(block_pool_bytes(n_blocks), 64) + block_table_bytes(o), "%d blocks' links, %d block tables", n_blocks,
-             o->max_seqs);
+    set_line(p, LINE_KV_POOL, block * (size_t)n_blocks, "%d blocks × %d tokens × %zu bytes (%d layers × 2 × %d heads × %d × 2)",
+             n_blocks, o->block_tokens, p->kv_bytes_per_token, d->n_layers, d->n_kv_heads, d->head_dim);
+    set_line(p, LINE_KV_TABLES, round_up(block_pool_bytes(n_blocks), 64) + block_table_bytes(o),
+             "%d blocks' links, %d block tables", n_blocks, o->max_seqs);
     p->total = 0;
     for (int i = 0; i < LINE_COUNT; i++) p->total += p->lines[i].granted;
     p->peak = p->total; /* the model's file is a mapping: its pages are the page cache's */
@@ -170,7 +181,8 @@ static void set_pool_lines(struct plan *p, const struct model_desc *d, const str
 static int32_t blocks_within(struct plan *p, const struct model_desc *d, const struct engine_options *o, size_t budget) {
     struct kv_layout layout = {d->n_layers, d->n_kv_heads, d->head_dim, o->block_tokens};
     int64_t low = 0, high = (int64_t)o->max_seqs * blocks_for(o->max_context, o);
-    if ((uint64_t)high > budget / kv_block_bytes(&layout)) high = (int64_t)(budget / kv_block_bytes(&layout)); /* and no product overflows */
+    if ((uint64_t)high > budget / kv_block_bytes(&layout))
+        high = (int64_t)(budget / kv_block_bytes(&layout)); /* and no product overflows */
     while (low < high) {
         int64_t middle = low + (high - low + 1) / 2;
         set_pool_lines(p, d, o, (int32_t)middle);
@@ -188,9 +200,7 @@ static size_t price(const struct model_source *source, struct engine_options o, 
     return p.total;
 }
 
-static double mib(size_t bytes) {
-    return (double)bytes / (1 << 20);
-}
+static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
 /* The refusal that helps: what these options need, and the nearest smaller ones with their price. */
 static enum status refuse(const struct model_source *source, const struct engine_options *o, size_t budget, struct err *err) {
@@ -200,13 +210,14 @@ static enum status refuse(const struct model_source *source, const struct engine
     small.max_queue = o->max_queue < 8 ? o->max_queue : 8;
     small.max_context = o->max_context < 512 ? o->max_context : 512;
     size_t needed = price(source, *o, o->max_context), least = price(source, small, small.max_context);
-    return err_set_param(err, STATUS_NO_MEMORY, "memory_budget",
-                         "memory budget: %.1f MiB do not hold this model with max_context %d, max_seqs %d, max_batch_tokens %d, which need "
-                         "%.1f MiB (weights %.1f MiB); %s: max_context %d, max_seqs %d, max_batch_tokens %d, max_queue %d, which need %.1f MiB",
-                         mib(budget), o->max_context, o->max_seqs, o->max_batch_tokens, mib(needed),
-                         mib(model_weight_bytes(source->file, &source->desc)),
-                         least <= budget ? "what would fit" : "nor would the smallest useful settings fit", small.max_context,
-                         small.max_seqs, small.max_batch_tokens, small.max_queue, mib(least));
+    return err_set_param(
+        err, STATUS_NO_MEMORY, "memory_budget",
+        "memory budget: %.1f MiB do not hold this model with max_context %d, max_seqs %d, max_batch_tokens %d, which need "
+        "%.1f MiB (weights %.1f MiB); %s: max_context %d, max_seqs %d, max_batch_tokens %d, max_queue %d, which need %.1f MiB",
+        mib(budget), o->max_context, o->max_seqs, o->max_batch_tokens, mib(needed),
+        mib(model_weight_bytes(source->file, &source->desc)),
+        least <= budget ? "what would fit" : "nor would the smallest useful settings fit", small.max_context, small.max_seqs,
+        small.max_batch_tokens, small.max_queue, mib(least));
 }
 
 static size_t automatic_budget(const struct model_source *source, const struct engine_options *o) {
@@ -254,7 +265,8 @@ enum status plan_build(const struct model_source *source, const struct engine_op
     return STATUS_OK;
 }
 
-enum status engine_plan(const struct engine_options *options, struct engine_options *resolved, struct plan *plan, struct err *err) {
+enum status engine_plan(const struct engine_options *options, struct engine_options *resolved, struct plan *plan,
+                        struct err *err) {
     struct model_source source;
     enum status s = model_source_open(&source, options->model_path, err);
     if (s) return s;

@@ -14,8 +14,9 @@
 #define NOT_S "[^" SPACES "]"
 #define CONTRACTIONS "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|'\\x{17f})"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACES "\\p{L}\\p{N}]+|" S "+(?!" NOT_S ")|" S "+"
-#define LLAMA3(digits) \
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACES "\\p{L}\\p{N}]+[\\r\\n]*|" S "*[\\r\\n]+|" S "+(?!" NOT_S ")|" S "+"
+#define LLAMA3(digits)                                                                                                         \
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACES "\\p{L}\\p{N}]+[\\r\\n]*|" S "*[\\r\\n]+|" S          \
+                 "+(?!" NOT_S ")|" S "+"
 
 static const struct family {
     const char *names; /* separated by spaces */
@@ -58,8 +59,7 @@ static const struct family *find_family(const char *name) {
 static pcre2_code *compile(const char *pattern) {
     int error;
     PCRE2_SIZE where;
-    pcre2_code *code =
-        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &where, NULL);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &where, NULL);
     if (!code) BUG("pretokenizer: pattern fails with %d at %zu: %s", error, where, pattern);
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* where executable memory is forbidden, the interpreter does it */
     return code;
@@ -72,7 +72,8 @@ static enum status refuse(const char *name, struct err *err) {
     for (; name[n] && n < sizeof shown - 1; n++) shown[n] = (char)(name[n] < ' ' || name[n] > '~' ? '?' : name[n]);
     shown[n] = 0;
     return err_set_param(err, STATUS_UNSUPPORTED, "tokenizer.ggml.pre",
-                         "tokenizer: tokenizer.ggml.pre '%s' is not supported, allowed are gpt-2, smollm, llama-bpe and qwen2", shown);
+                         "tokenizer: tokenizer.ggml.pre '%s' is not supported, allowed are gpt-2, smollm, llama-bpe and qwen2",
+                         shown);
 }
 
 enum status pretokenizer_open(struct pretokenizer **out, const char *name, struct pretokenizer_kind *kind, struct err *err) {

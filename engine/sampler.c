@@ -8,14 +8,12 @@
 #include "engine/base/f16.h"
 
 #define LANES 16
-#define CHUNK 256                       /* ids that share one partial sum */
-#define ONE_BITS 0x3f800000u            /* of 1.0f, the largest weight */
-#define BUCKET_BITS 20                  /* buckets are an eighth of an octave wide */
+#define CHUNK 256            /* ids that share one partial sum */
+#define ONE_BITS 0x3f800000u /* of 1.0f, the largest weight */
+#define BUCKET_BITS 20       /* buckets are an eighth of an octave wide */
 #define N_BUCKETS (int)((ONE_BITS >> BUCKET_BITS) + 1)
 
-static size_t n_chunks(int vocab) {
-    return ((size_t)vocab + CHUNK - 1) / CHUNK;
-}
+static size_t n_chunks(int vocab) { return ((size_t)vocab + CHUNK - 1) / CHUNK; }
 
 size_t sampler_bytes(int vocab, int max_rows) {
     return round_up((size_t)vocab * sizeof(float), 64) + round_up((size_t)vocab * sizeof(struct candidate), 64) +
@@ -119,9 +117,7 @@ static inline bool is_better(struct candidate a, struct candidate b) {
     return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
 }
 
-static inline double amount(struct candidate c, bool by_mass) {
-    return by_mass ? (double)c.weight : 1.0;
-}
+static inline double amount(struct candidate c, bool by_mass) { return by_mass ? (double)c.weight : 1.0; }
 
 static inline void swap(struct candidate *a, struct candidate *b) {
     struct candidate t = *a;
@@ -160,9 +156,7 @@ static int select_best(struct candidate *c, int n, double wanted, bool by_mass) 
     return low;
 }
 
-static inline int bucket_of(float weight) {
-    return (int)((ONE_BITS - f32_bits(weight)) >> BUCKET_BITS);
-}
+static inline int bucket_of(float weight) { return (int)((ONE_BITS - f32_bits(weight)) >> BUCKET_BITS); }
 
 /* Counts and sums weights by size, so that one more pass collects what is kept and only the bucket at the border needs selecting. */
 static double fill_buckets(struct sampler *s) {
@@ -187,7 +181,7 @@ static int keep_best(struct sampler *s, double wanted, bool by_mass) {
         if (whole >= wanted) break;
         wanted -= whole;
     }
-    float above = f32_from_bits(ONE_BITS - ((uint32_t)border << BUCKET_BITS));         /* larger ones are in a better bucket */
+    float above = f32_from_bits(ONE_BITS - ((uint32_t)border << BUCKET_BITS)); /* larger ones are in a better bucket */
     float least = f32_from_bits(ONE_BITS - ((uint32_t)border << BUCKET_BITS) - ((1u << BUCKET_BITS) - 1));
     if (border == N_BUCKETS - 1) least = f32_from_bits(1);
     int n = 0, from = s->vocab; /* the border's go to the far end first */

@@ -35,8 +35,8 @@ struct sampler {
 size_t sampler_bytes(int vocab, int max_rows);
 void sampler_init(struct sampler *s, int vocab, struct memory_source memory);
 
-int32_t sampler_draw(struct sampler *s, const float *logits, const struct row_stat *stat, const struct sampling *sampling, int choice,
-                     int index);
+int32_t sampler_draw(struct sampler *s, const float *logits, const struct row_stat *stat, const struct sampling *sampling,
+                     int choice, int index);
 
 /* What top_k, top_p and min_p leave of s->weights, in s->candidates, in no order: how many. A part of sampler_draw. */
 int sampler_filter(struct sampler *s, const struct sampling *sampling);

@@ -5,9 +5,9 @@
 #include "engine/base/checked.h"
 #include "engine/base/err.h"
 
-#define BYPASS_LOOK 16     /* how far behind the head of the queue rule 3 looks */
-#define RESERVE_DECAY 64   /* quiet steps after which the reserve shrinks by one */
-#define RESERVE_SHARE 8    /* it is at most this part of the pool */
+#define BYPASS_LOOK 16   /* how far behind the head of the queue rule 3 looks */
+#define RESERVE_DECAY 64 /* quiet steps after which the reserve shrinks by one */
+#define RESERVE_SHARE 8  /* it is at most this part of the pool */
 
 size_t scheduler_bytes(const struct engine_options *o) {
     size_t seqs = (size_t)o->max_seqs, tokens = (size_t)o->max_batch_tokens;
@@ -18,8 +18,12 @@ size_t scheduler_bytes(const struct engine_options *o) {
 void scheduler_init(struct scheduler *s, struct batch *batch, struct sequence_store *store, struct block_pool *pool,
                     const struct engine_options *o, struct ledger *ledger) {
     size_t seqs = (size_t)o->max_seqs, tokens = (size_t)o->max_batch_tokens;
-    *s = (struct scheduler){.store = store, .pool = pool, .max_batch_tokens = o->max_batch_tokens, .block_tokens = o->block_tokens,
-                            .queue_first = -1, .queue_last = -1};
+    *s = (struct scheduler){.store = store,
+                            .pool = pool,
+                            .max_batch_tokens = o->max_batch_tokens,
+                            .block_tokens = o->block_tokens,
+                            .queue_first = -1,
+                            .queue_last = -1};
     s->running = ledger_alloc(ledger, LINE_SEQUENCES, seqs * sizeof(int32_t));
     s->preempted = ledger_alloc(ledger, LINE_SEQUENCES, seqs * sizeof(int32_t));
     s->scheduled = ledger_alloc(ledger, LINE_SEQUENCES, seqs * sizeof(int32_t));
@@ -73,15 +77,11 @@ void scheduler_drop_unstarted(struct scheduler *s, int32_t request, int choice) 
     take_unstarted(s, request, choice, CHOICE_DONE);
 }
 
-bool scheduler_has_work(const struct scheduler *s) {
-    return s->n_running > 0 || s->n_preempted > 0 || s->queue_first >= 0;
-}
+bool scheduler_has_work(const struct scheduler *s) { return s->n_running > 0 || s->n_preempted > 0 || s->queue_first >= 0; }
 
 /* ---- blocks ---- */
 
-static int blocks_for(const struct scheduler *s, int n_tokens) {
-    return (n_tokens + s->block_tokens - 1) / s->block_tokens;
-}
+static int blocks_for(const struct scheduler *s, int n_tokens) { return (n_tokens + s->block_tokens - 1) / s->block_tokens; }
 
 /* Blocks for the sequence's first n_tokens; false, and nothing taken, when the pool does not have them. */
 static bool take_blocks(struct scheduler *s, struct sequence *q, int n_tokens) {
@@ -127,9 +127,7 @@ static void preempt(struct scheduler *s, int32_t sequence) {
 }
 
 /* The running sequence admitted last: the tail, since resumed ones are inserted by age. */
-static int32_t victim(const struct scheduler *s) {
-    return s->running[s->n_running - 1];
-}
+static int32_t victim(const struct scheduler *s) { return s->running[s->n_running - 1]; }
 
 /* ---- a step ---- */
 
@@ -159,9 +157,7 @@ static int schedule_decodes(struct scheduler *s) {
     return n;
 }
 
-static int smaller(int a, int b) {
-    return a < b ? a : b;
-}
+static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* Step part 2. Rule 1 gave them their blocks. */
 static int schedule_prefills(struct scheduler *s, int budget) {
@@ -266,8 +262,14 @@ static int start(struct scheduler *s, int32_t request, int budget) {
     int32_t slot = free_slot(s);
     struct sequence *q = &s->store->sequences[slot];
     int32_t *tokens = q->tokens, *blocks = q->blocks;
-    *q = (struct sequence){.request = request, .choice = next_unstarted(r), .tokens = tokens, .blocks = blocks, .n_prompt = n_prompt,
-                           .n_tokens = n_prompt, .admitted = ++s->n_admitted, .first_token_us = -1};
+    *q = (struct sequence){.request = request,
+                           .choice = next_unstarted(r),
+                           .tokens = tokens,
+                           .blocks = blocks,
+                           .n_prompt = n_prompt,
+                           .n_tokens = n_prompt,
+                           .admitted = ++s->n_admitted,
+                           .first_token_us = -1};
     memcpy(q->tokens, r->prompt, (size_t)n_prompt * sizeof *tokens);
     if (n_shared) share_blocks(s, q, sibling, n_shared);
     take_blocks(s, q, n_prompt);

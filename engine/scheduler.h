@@ -38,15 +38,15 @@ struct scheduler {
     struct sequence_store *store;
     struct block_pool *pool;
     int max_batch_tokens, block_tokens;
-    int32_t *running;        /* [max_seqs] sequence slots by age of admission */
-    int32_t *preempted;      /* [max_seqs] oldest first */
+    int32_t *running;   /* [max_seqs] sequence slots by age of admission */
+    int32_t *preempted; /* [max_seqs] oldest first */
     int n_running, n_preempted;
     int32_t queue_first, queue_last; /* requests with unstarted choices, by arrival; −1: none */
-    int n_queued;            /* choices not started, of requests in the queue */
-    int32_t *scheduled;      /* [max_seqs] sequences of the step at hand, in the order of the batch */
+    int n_queued;                    /* choices not started, of requests in the queue */
+    int32_t *scheduled;              /* [max_seqs] sequences of the step at hand, in the order of the batch */
     int n_scheduled;
     uint64_t n_admitted;
-    int reserve, quiet_steps; /* of the watermark: blocks, and steps since it last changed */
+    int reserve, quiet_steps;   /* of the watermark: blocks, and steps since it last changed */
     enum admission_limit limit; /* what stopped admission in the last step */
     uint64_t preemptions, recomputed_tokens;
 };

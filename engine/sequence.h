@@ -23,30 +23,30 @@
 enum choice_state { CHOICE_UNSTARTED, CHOICE_RUNNING, CHOICE_PREEMPTED, CHOICE_DONE };
 
 struct request {
-    struct engine_request params;  /* params.prompt points at `prompt` */
-    int32_t *prompt;               /* [max_context] */
-    uint64_t id;                   /* 0: free; written under the inbox's lock */
-    _Atomic uint32_t cancel_mask;  /* a bit for each choice; set by anyone, obeyed at a step's start */
+    struct engine_request params; /* params.prompt points at `prompt` */
+    int32_t *prompt;              /* [max_context] */
+    uint64_t id;                  /* 0: free; written under the inbox's lock */
+    _Atomic uint32_t cancel_mask; /* a bit for each choice; set by anyone, obeyed at a step's start */
     enum choice_state choices[MAX_CHOICES];
     int n_unstarted, n_done;
-    bool is_known;                 /* the scheduler has it; until then cancels wait */
-    int n_bypassed;                /* how often smaller requests went first */
-    int64_t first_scheduled_us;    /* −1: not yet */
-    int32_t next;                  /* queue link: index of the next request, −1 ends */
+    bool is_known;              /* the scheduler has it; until then cancels wait */
+    int n_bypassed;             /* how often smaller requests went first */
+    int64_t first_scheduled_us; /* −1: not yet */
+    int32_t next;               /* queue link: index of the next request, −1 ends */
 };
 
 struct sequence {
-    int32_t request;         /* index; −1: the slot is free */
+    int32_t request; /* index; −1: the slot is free */
     int choice;
     enum choice_state state; /* RUNNING or PREEMPTED */
     int32_t *tokens;         /* [max_context] prompt, then generated */
     int n_prompt, n_tokens, computed;
-    int32_t *blocks;         /* [max_context / block_tokens, rounded up] */
+    int32_t *blocks; /* [max_context / block_tokens, rounded up] */
     int n_blocks;
-    int n_scheduled;         /* rows in the step at hand */
-    int n_prompt_reported;   /* prompt tokens whose EVENT_PROMPT was sent; a recomputed prompt is not reported twice */
-    uint64_t admitted;       /* order of first admission */
-    int64_t first_token_us;  /* −1: none yet */
+    int n_scheduled;        /* rows in the step at hand */
+    int n_prompt_reported;  /* prompt tokens whose EVENT_PROMPT was sent; a recomputed prompt is not reported twice */
+    uint64_t admitted;      /* order of first admission */
+    int64_t first_token_us; /* −1: none yet */
 };
 
 struct sequence_store {

@@ -23,9 +23,7 @@ bool token_table_init(struct token_table *table, struct arena *arena, size_t n_t
     return true;
 }
 
-char *token_table_begin_piece(struct token_table *table) {
-    return table->bytes + table->offsets[table->n_tokens];
-}
+char *token_table_begin_piece(struct token_table *table) { return table->bytes + table->offsets[table->n_tokens]; }
 
 void token_table_end_piece(struct token_table *table, size_t n) {
     table->offsets[table->n_tokens + 1] = table->offsets[table->n_tokens] + (uint32_t)n;

@@ -29,8 +29,10 @@ size_t tokenizer_scratch_bytes(size_t max_bytes);
 struct tokenizer_scratch *tokenizer_scratch_create(struct memory_source memory, size_t max_bytes, struct err *err);
 void tokenizer_scratch_destroy(struct tokenizer_scratch *s);
 
-enum encode_flags { ENCODE_BOS = 1 /* add BOS if the vocabulary wants one and the text does not begin with it */,
-                    ENCODE_SPECIAL = 2 /* text of special tokens becomes those tokens */ };
+enum encode_flags {
+    ENCODE_BOS = 1 /* add BOS if the vocabulary wants one and the text does not begin with it */,
+    ENCODE_SPECIAL = 2 /* text of special tokens becomes those tokens */
+};
 
 /* Encodes text[0..n), valid UTF-8, into ids [max_ids]. *n_ids: how many there are, also when that is more than max_ids (then
  * STATUS_TOO_LARGE and ids hold the first max_ids). Linear in n on any input. STATUS_TOO_LARGE also when n > the scratch's bytes. */

@@ -8,9 +8,9 @@
 #include "engine/tokenizer.h"
 
 enum token_flags {
-    FLAG_CONTROL = 1,  /* control or unknown: not text */
-    FLAG_END = 2,      /* generation ends here */
-    FLAG_WHOLE = 4,    /* merging this token's piece gives this token: found in one look */
+    FLAG_CONTROL = 1, /* control or unknown: not text */
+    FLAG_END = 2,     /* generation ends here */
+    FLAG_WHOLE = 4,   /* merging this token's piece gives this token: found in one look */
 };
 
 /* A merge of two adjacent ids; open addressing by the pair. */
@@ -21,10 +21,10 @@ struct merge_slot {
 
 /* Special tokens, found literally before anything else. */
 struct special_tokens {
-    struct token_table texts;  /* entry i: text of ids[i] */
+    struct token_table texts; /* entry i: text of ids[i] */
     int32_t *ids;
-    bool *is_always;           /* user-defined: found also in plain text */
-    uint32_t *lengths;         /* distinct, longest first */
+    bool *is_always;   /* user-defined: found also in plain text */
+    uint32_t *lengths; /* distinct, longest first */
     int n_lengths;
     bool first_bytes[256];
 };
@@ -33,18 +33,18 @@ struct tokenizer {
     struct arena arena;
     enum vocab_model model;
     struct token_table table;
-    uint8_t *flags;               /* [n_tokens] */
-    int bos, unk;                 /* −1: none */
+    uint8_t *flags; /* [n_tokens] */
+    int bos, unk;   /* −1: none */
     bool add_bos, add_space_prefix, ignore_merges, nfc;
-    int32_t byte_ids[256];        /* a byte on its own, −1: none */
+    int32_t byte_ids[256]; /* a byte on its own, −1: none */
     /* BPE */
     struct pretokenizer *pretokenizer;
-    struct merge_slot *merges;    /* [merge_mask + 1] */
+    struct merge_slot *merges; /* [merge_mask + 1] */
     size_t merge_mask;
     /* SPM */
-    uint32_t *ranks;              /* [n_tokens] by score, best 0 */
-    uint8_t *inner_pairs;         /* bit a·256 + b: some piece has byte b right after byte a */
-    bool cuts_words;              /* true; tests see what not cutting gives */
+    uint32_t *ranks;      /* [n_tokens] by score, best 0 */
+    uint8_t *inner_pairs; /* bit a·256 + b: some piece has byte b right after byte a */
+    bool cuts_words;      /* true; tests see what not cutting gives */
     struct special_tokens special;
 };
 

@@ -15,14 +15,14 @@ struct text_view {
 
 struct vocab {
     enum vocab_model model;
-    char pre[64];              /* pre-tokenizer's name, "" when the file has none */
+    char pre[64]; /* pre-tokenizer's name, "" when the file has none */
     int n_tokens;
-    struct text_view *tokens;  /* [n_tokens] */
-    float *scores;             /* [n_tokens] or NULL */
-    int32_t *types;            /* [n_tokens] of enum token_type, or NULL: all normal */
+    struct text_view *tokens; /* [n_tokens] */
+    float *scores;            /* [n_tokens] or NULL */
+    int32_t *types;           /* [n_tokens] of enum token_type, or NULL: all normal */
     int n_merges;
-    struct text_view *merges;  /* [n_merges] "left right" */
-    int bos, eos, eot, unk;    /* −1 when there is none */
+    struct text_view *merges;       /* [n_merges] "left right" */
+    int bos, eos, eot, unk;         /* −1 when there is none */
     bool add_bos, add_space_prefix; /* defaults applied (by model and pre) where the file is silent */
     struct text_view chat_template; /* n = 0: none */
 };

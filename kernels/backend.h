@@ -32,11 +32,11 @@
 #define ACT_GROUP_COLS 16
 struct act {
     int n_cols;
-    float *f;     /* [n_tokens, n_cols] */
-    int8_t *q;    /* [n_tokens, n_cols]; n_cols % 32 = 0 */
-    float *scale; /* [n_tokens, n_cols/16] */
-    float *sum;   /* [n_tokens, n_cols/32] */
-    int32_t *zero; /* [n_tokens, n_cols/16]: what makes the dot with an unsigned nibble q that with q − 8 */
+    float *f;          /* [n_tokens, n_cols] */
+    int8_t *q;         /* [n_tokens, n_cols]; n_cols % 32 = 0 */
+    float *scale;      /* [n_tokens, n_cols/16] */
+    float *sum;        /* [n_tokens, n_cols/32] */
+    int32_t *zero;     /* [n_tokens, n_cols/16]: what makes the dot with an unsigned nibble q that with q − 8 */
     int16_t *wide;     /* [n_tokens, n_cols], each four columns in the order 0, 2, 1, 3, as products of pairs want them */
     float *wide_scale; /* [n_tokens, n_cols/32] */
     float *wide_sum;   /* [n_tokens, n_cols/32] */
@@ -48,7 +48,7 @@ struct linear_job {
     const float *bias;      /* [n_rows] or NULL */
     float *y;               /* y[t·y_stride + r] */
     int y_stride;
-    bool add;               /* y += instead of y = */
+    bool add; /* y += instead of y = */
 };
 
 /* The rows of one sequence in a step: tokens at positions first_position ... of the sequence, rows first_row ... of the batch. */
@@ -66,8 +66,8 @@ enum rope_pairs { ROPE_NONE, ROPE_ADJACENT /* (2i, 2i+1): llama */, ROPE_HALVES 
 
 struct rope_table {
     enum rope_pairs pairs;
-    int n_rot;             /* dimensions rotated, even, at most head_dim; the rest pass through */
-    const float *cos_sin;  /* [max_positions][n_rot/2][2]: cos, sin */
+    int n_rot;            /* dimensions rotated, even, at most head_dim; the rest pass through */
+    const float *cos_sin; /* [max_positions][n_rot/2][2]: cos, sin */
 };
 
 struct attention_shape {
@@ -80,8 +80,8 @@ enum gate_kind { GATE_SILU, GATE_GELU_TANH };
 /* What sampling needs of a row of logits before it looks at single ids. NaN logits count as −infinity. */
 struct row_stat {
     float max;
-    int32_t argmax;      /* the lowest id among equals */
-    float log_sum_exp;   /* natural; logprob of id = logits[id] − log_sum_exp */
+    int32_t argmax;    /* the lowest id among equals */
+    float log_sum_exp; /* natural; logprob of id = logits[id] − log_sum_exp */
 };
 
 struct backend {
@@ -89,11 +89,13 @@ struct backend {
     /* x [n_tokens, w->n_cols] = rows of w (weight_row_f32), times factor if it is not 1. Ids are in range. */
     void (*embed)(struct backend *b, float *x, const struct weight *w, const int32_t *ids, int n_tokens, float factor);
     /* y = x / sqrt(mean(x²) + eps) · weight, written as the kinds asked for. */
-    void (*rms_norm)(struct backend *b, struct act *y, unsigned kinds, const float *x, const float *weight, float eps, int n_tokens);
+    void (*rms_norm)(struct backend *b, struct act *y, unsigned kinds, const float *x, const float *weight, float eps,
+                     int n_tokens);
     /* x [n_tokens, n_cols] as it is, into the kinds asked for: the input of a linear layer that follows no norm. */
     void (*quantize)(struct backend *b, struct act *y, unsigned kinds, const float *x, int n_tokens);
     /* Every job reads the same x. Integer weights with INT8 activations, or exactly in F32 when use_f32; float weights read x->f. */
-    void (*linear)(struct backend *b, const struct linear_job *jobs, int n_jobs, const struct act *x, int n_tokens, bool use_f32);
+    void (*linear)(struct backend *b, const struct linear_job *jobs, int n_jobs, const struct act *x, int n_tokens,
+                   bool use_f32);
     /* Rotates q [n_tokens, n_heads·head_dim] in place (row stride q_stride), and stores rotated k and v (row stride kv_stride,
      * heads side by side) as F16 in the blocks of each sequence. */
     void (*rope_append)(struct backend *b, float *q, int q_stride, const float *k, const float *v, int kv_stride,
@@ -104,7 +106,8 @@ struct backend {
     void (*attention)(struct backend *b, float *out, const float *q, int q_stride, const struct attention_shape *shape,
                       const struct kv_view *kv, int layer, const struct attn_seq *seqs, int n_seqs);
     /* y = gate(g)·u for g, u [n_tokens, y->n_cols]. */
-    void (*gated)(struct backend *b, struct act *y, unsigned kinds, enum gate_kind kind, const float *g, const float *u, int n_tokens);
+    void (*gated)(struct backend *b, struct act *y, unsigned kinds, enum gate_kind kind, const float *g, const float *u,
+                  int n_tokens);
     /* stats [n_rows] of logits [n_rows, n_cols]. */
     void (*row_stats)(struct backend *b, struct row_stat *stats, const float *logits, int n_rows, int n_cols);
     /* Runs task(arg, i) for i in [0, n) on the backend's threads, for load-time packing. NULL where there are none. */

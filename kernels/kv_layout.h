@@ -29,7 +29,8 @@ static inline size_t kv_head_offset(const struct kv_layout *l, int layer, int is
 }
 /* Index in F16 elements, within a head's K part, of dimension 0 of a token's key; dimension d is 16·d further. */
 static inline size_t kv_key_index(const struct kv_layout *l, int token_in_block) {
-    return (size_t)(token_in_block / KV_TILE_TOKENS) * KV_TILE_TOKENS * (size_t)l->head_dim + (size_t)(token_in_block % KV_TILE_TOKENS);
+    return (size_t)(token_in_block / KV_TILE_TOKENS) * KV_TILE_TOKENS * (size_t)l->head_dim +
+           (size_t)(token_in_block % KV_TILE_TOKENS);
 }
 static inline size_t kv_value_index(const struct kv_layout *l, int token_in_block) {
     return (size_t)token_in_block * (size_t)l->head_dim;

@@ -33,9 +33,7 @@ static const struct wfmt_info *info_of(enum wfmt fmt) {
     return &infos[fmt];
 }
 
-const char *wfmt_name(enum wfmt fmt) {
-    return info_of(fmt)->name;
-}
+const char *wfmt_name(enum wfmt fmt) { return info_of(fmt)->name; }
 
 size_t wfmt_group_bytes(enum wfmt fmt) {
     const struct wfmt_info *info = info_of(fmt);
@@ -104,5 +102,6 @@ void weight_row_f32(const struct weight *w, int row, float *out) {
         return;
     }
     size_t group_bytes = wfmt_group_bytes(w->fmt);
-    for (int g = 0; g < w->n_cols / GROUP_COLS; g++) group_row_f32(w->fmt, panel + (size_t)g * group_bytes, lane, out + g * GROUP_COLS);
+    for (int g = 0; g < w->n_cols / GROUP_COLS; g++)
+        group_row_f32(w->fmt, panel + (size_t)g * group_bytes, lane, out + g * GROUP_COLS);
 }

@@ -101,9 +101,7 @@ static const struct type_info *importable(uint32_t type) {
     return &types[type];
 }
 
-enum wfmt import_gguf_format(uint32_t type) {
-    return importable(type)->fmt;
-}
+enum wfmt import_gguf_format(uint32_t type) { return importable(type)->fmt; }
 
 static uint16_t load_u16(const uint8_t *p) {
     uint16_t v;
@@ -117,14 +115,10 @@ static uint32_t load_u32(const uint8_t *p) {
     return v;
 }
 
-static float load_f16(const uint8_t *p) {
-    return f16_to_f32(load_u16(p));
-}
+static float load_f16(const uint8_t *p) { return f16_to_f32(load_u16(p)); }
 
 /* Element j (0..31) of 16 bytes of nibbles: the low ones first. */
-static int nibble(const uint8_t *qs, int j) {
-    return j < 16 ? qs[j] & 15 : qs[j - 16] >> 4;
-}
+static int nibble(const uint8_t *qs, int j) { return j < 16 ? qs[j] & 15 : qs[j - 16] >> 4; }
 
 /* Scale and minimum k (0..7) of Q4_K and Q5_K, 6 bits each. */
 static void k_scale_min(const uint8_t *s, int k, int *scale, int *min) {
@@ -151,9 +145,7 @@ static int q6_quant(const uint8_t *block, int e) {
     return (low | (qh[l] >> (2 * part) & 3) << 4) - 32;
 }
 
-static float q6_scale(const uint8_t *block, int e) {
-    return load_f16(block + 208) * (float)(int8_t)block[192 + e / 16];
-}
+static float q6_scale(const uint8_t *block, int e) { return load_f16(block + 208) * (float)(int8_t)block[192 + e / 16]; }
 
 /* Sub-block k (0..7) of 32 elements at once: where it lies is the same for all of them. */
 static void q6_quants(int8_t *q, const uint8_t *block, int k) {
@@ -225,9 +217,7 @@ static void read_q8_0(struct group *out, const uint8_t *row, int64_t g) {
 }
 
 /* Bits 0 to 3 into the lowest bits of four bytes. */
-static uint32_t spread_bits(uint32_t bits) {
-    return (bits & 15) * 0x00204081u & 0x01010101u;
-}
+static uint32_t spread_bits(uint32_t bits) { return (bits & 15) * 0x00204081u & 0x01010101u; }
 
 /* 32 five-bit quants of 16 bytes of nibbles and their high bits, four a word. A byte is the nibble plus `if_set` or `if_clear`,
  * which share no bit with it. */
@@ -343,7 +333,8 @@ static uint8_t *pack_groups(uint8_t *panel, group_reader read, enum wfmt fmt, co
     return panel;
 }
 
-static uint8_t *pack_floats(uint8_t *panel, size_t value_bytes, const uint8_t *rows, size_t row_bytes, int n_rows, int64_t n_cols) {
+static uint8_t *pack_floats(uint8_t *panel, size_t value_bytes, const uint8_t *rows, size_t row_bytes, int n_rows,
+                            int64_t n_cols) {
     for (int64_t c = 0; c < n_cols; c++, panel += PANEL_ROWS * value_bytes, rows += value_bytes) {
         if (n_rows < PANEL_ROWS) memset(panel, 0, PANEL_ROWS * value_bytes);
         for (int r = 0; r < n_rows; r++) {
@@ -356,7 +347,8 @@ static uint8_t *pack_floats(uint8_t *panel, size_t value_bytes, const uint8_t *r
 
 void import_gguf_panel(void *panel, uint32_t type, const void *src, int64_t n_rows, int64_t n_cols, int64_t first_row) {
     const struct type_info *info = importable(type);
-    if (n_cols < 0 || n_cols > INT32_MAX || n_cols % info->elements || first_row < 0 || first_row % PANEL_ROWS || first_row >= n_rows)
+    if (n_cols < 0 || n_cols > INT32_MAX || n_cols % info->elements || first_row < 0 || first_row % PANEL_ROWS ||
+        first_row >= n_rows)
         BUG("%s panel at row %lld of %lld x %lld", info->name, (long long)first_row, (long long)n_rows, (long long)n_cols);
     size_t row_bytes = (size_t)(n_cols / info->elements) * (size_t)info->bytes;
     const uint8_t *rows = (const uint8_t *)src + (size_t)first_row * row_bytes;

@@ -2,6 +2,4 @@
 #include "client/bench.h"
 #include "server/commands.h"
 
-int cmd_bench(int argc, char **argv) {
-    return bench_main(argc, argv);
-}
+int cmd_bench(int argc, char **argv) { return bench_main(argc, argv); }

@@ -7,21 +7,21 @@
 
 #include "server/eval.h"
 
-static const char usage[] =
-    "usage: tally eval MODEL [--text FILE] [--golden FILE] [options]\n"
-    "\n"
-    "Measures a model's quality in process, with the kernels that serve it.\n"
-    "\n"
-    "  --text FILE          perplexity of a UTF-8 text, in windows of the context\n"
-    "  --golden FILE        against an exact reference (made by tests/golden/make.py): perplexity on its ids, a lower bound of the\n"
-    "                       KL divergence, and greedy outputs up to where they part\n"
-    "  --tokens N           at most the first N tokens (default: all)\n"
-    "  --prompts N          at most the first N greedy prompts of --golden (default: all)\n"
-    "  --context N          window of --text, in tokens (default: 2048, at most the model's)\n"
-    "  --activations KIND   int8, as served, or f32: exact and slow (default: int8)\n"
-    "  --threads N          (default: every usable CPU)\n"
-    "  --logprobs FILE      writes each scored row's log-probabilities as float32, [rows][vocabulary]\n"
-    "  --json               prints the result as JSON\n";
+static const char usage[] = "usage: tally eval MODEL [--text FILE] [--golden FILE] [options]\n"
+                            "\n"
+                            "Measures a model's quality in process, with the kernels that serve it.\n"
+                            "\n"
+                            "  --text FILE          perplexity of a UTF-8 text, in windows of the context\n"
+                            "  --golden FILE        against an exact reference (made by tests/golden/make.py): perplexity on "
+                            "its ids, a lower bound of the\n"
+                            "                       KL divergence, and greedy outputs up to where they part\n"
+                            "  --tokens N           at most the first N tokens (default: all)\n"
+                            "  --prompts N          at most the first N greedy prompts of --golden (default: all)\n"
+                            "  --context N          window of --text, in tokens (default: 2048, at most the model's)\n"
+                            "  --activations KIND   int8, as served, or f32: exact and slow (default: int8)\n"
+                            "  --threads N          (default: every usable CPU)\n"
+                            "  --logprobs FILE      writes each scored row's log-probabilities as float32, [rows][vocabulary]\n"
+                            "  --json               prints the result as JSON\n";
 
 struct eval_options {
     const char *model, *text, *golden, *logprobs;
@@ -59,7 +59,8 @@ enum status eval_perplexity(struct evaluator *e, const int32_t *ids, int n, floa
                             struct err *err) {
     struct nll_walk w = {.ids = ids, .n = n, .vocab = evaluator_vocab(e), .nll = nll, .logprobs = logprobs};
     if (n < 2) return err_set(err, STATUS_INVALID, "eval: at least 2 tokens are needed, there are %d", n);
-    if (logprobs && !(w.row = malloc((size_t)w.vocab * sizeof *w.row))) return err_set(err, STATUS_NO_MEMORY, "eval: no memory for a row");
+    if (logprobs && !(w.row = malloc((size_t)w.vocab * sizeof *w.row)))
+        return err_set(err, STATUS_NO_MEMORY, "eval: no memory for a row");
     evaluator_reset(e);
     enum status s = evaluator_append(e, ids, n, true, add_row, &w, err);
     free(w.row);
@@ -103,15 +104,17 @@ static enum status encode_file(struct evaluator *e, const char *path, int32_t **
     struct memory_source memory = {plain_alloc, NULL}; /* lives as long as the process */
     struct tokenizer_scratch *scratch = tokenizer_scratch_create(memory, n, err);
     *ids = malloc((n + 2) * sizeof **ids);
-    enum status s = scratch && *ids ? tokenizer_encode(evaluator_tokenizer(e), scratch, text, n, ENCODE_BOS, *ids, n + 2, n_ids, err)
-                                    : STATUS_NO_MEMORY;
+    enum status s = scratch && *ids
+                        ? tokenizer_encode(evaluator_tokenizer(e), scratch, text, n, ENCODE_BOS, *ids, n + 2, n_ids, err)
+                        : STATUS_NO_MEMORY;
     if (scratch) tokenizer_scratch_destroy(scratch);
     free(text);
     return s;
 }
 
 /* Perplexity of a text in windows of the context, each scored without what came before it. */
-static enum status eval_text(struct evaluator *e, const struct eval_options *o, FILE *logprobs, struct perplexity *out, struct err *err) {
+static enum status eval_text(struct evaluator *e, const struct eval_options *o, FILE *logprobs, struct perplexity *out,
+                             struct err *err) {
     int32_t *ids = NULL;
     size_t n = 0;
     enum status s = encode_file(e, o->text, &ids, &n, err);
@@ -137,8 +140,8 @@ static enum status eval_text(struct evaluator *e, const struct eval_options *o, 
 /* ---- report ---- */
 
 static json_t *perplexity_json(const struct perplexity *p) {
-    return json_pack("{s:i, s:f, s:f, s:f}", "tokens", p->n_scored, "perplexity", exp(p->mean_nll), "mean_nll", p->mean_nll, "std_error",
-                     p->std_error);
+    return json_pack("{s:i, s:f, s:f, s:f}", "tokens", p->n_scored, "perplexity", exp(p->mean_nll), "mean_nll", p->mean_nll,
+                     "std_error", p->std_error);
 }
 
 static json_t *golden_json(const struct golden_result *g) {
@@ -165,14 +168,15 @@ static json_t *golden_json(const struct golden_result *g) {
 
 static void print_golden(const struct golden_result *g) {
     if (g->has_perplexity)
-        printf("perplexity            %.4f over %d tokens, exact %.4f, ratio %.5f\n", exp(g->perplexity.mean_nll), g->perplexity.n_scored,
-               g->golden_perplexity, g->ratio);
+        printf("perplexity            %.4f over %d tokens, exact %.4f, ratio %.5f\n", exp(g->perplexity.mean_nll),
+               g->perplexity.n_scored, g->golden_perplexity, g->ratio);
     if (g->has_top)
-        printf("KL divergence         at least %.6f mean, %.6f max, over %d rows; same best token %.1f %%\n", g->mean_kl_at_least,
-               g->max_kl_at_least, g->n_top_rows, 100 * g->top1_agreement);
+        printf("KL divergence         at least %.6f mean, %.6f max, over %d rows; same best token %.1f %%\n",
+               g->mean_kl_at_least, g->max_kl_at_least, g->n_top_rows, 100 * g->top1_agreement);
     if (g->has_greedy)
-        printf("greedy outputs        %d of %d the same; largest exact lead at a parting %.4f; logprobs within %.5f before it\n",
-               g->n_greedy_same, g->n_greedy, g->max_lead_at_parting, g->max_logprob_difference);
+        printf(
+            "greedy outputs        %d of %d the same; largest exact lead at a parting %.4f; logprobs within %.5f before it\n",
+            g->n_greedy_same, g->n_greedy, g->max_lead_at_parting, g->max_logprob_difference);
 }
 
 /* ---- the command ---- */
@@ -194,10 +198,17 @@ static int refuse(const char *text) {
 
 static int parse(int argc, char **argv, struct eval_options *o) {
     static const struct option flags[] = {
-        {"text", required_argument, NULL, 't'},     {"golden", required_argument, NULL, 'g'},  {"tokens", required_argument, NULL, 'n'},
-        {"context", required_argument, NULL, 'c'},  {"activations", required_argument, NULL, 'a'}, {"threads", required_argument, NULL, 'p'},
-        {"prompts", required_argument, NULL, 'q'},  {"logprobs", required_argument, NULL, 'l'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
+        {"text", required_argument, NULL, 't'},
+        {"golden", required_argument, NULL, 'g'},
+        {"tokens", required_argument, NULL, 'n'},
+        {"context", required_argument, NULL, 'c'},
+        {"activations", required_argument, NULL, 'a'},
+        {"threads", required_argument, NULL, 'p'},
+        {"prompts", required_argument, NULL, 'q'},
+        {"logprobs", required_argument, NULL, 'l'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     int c;
     optind = 1;
@@ -211,7 +222,8 @@ static int parse(int argc, char **argv, struct eval_options *o) {
         case 'l': o->logprobs = optarg; break;
         case 'j': o->json = true; break;
         case 'a':
-            if (strcmp(optarg, "int8") != 0 && strcmp(optarg, "f32") != 0) return refuse("--activations: allowed are int8 and f32");
+            if (strcmp(optarg, "int8") != 0 && strcmp(optarg, "f32") != 0)
+                return refuse("--activations: allowed are int8 and f32");
             o->f32 = strcmp(optarg, "f32") == 0;
             break;
         case 'h': fputs(usage, stdout); exit(0);
@@ -229,7 +241,9 @@ static enum status measure(struct evaluator *e, const struct eval_options *o, FI
     if (o->text) {
         struct perplexity p = {0};
         if ((s = eval_text(e, o, logprobs, &p, err))) return s;
-        if (!o->json) printf("perplexity            %.4f over %d tokens (mean −log p %.5f ± %.5f)\n", exp(p.mean_nll), p.n_scored, p.mean_nll, p.std_error);
+        if (!o->json)
+            printf("perplexity            %.4f over %d tokens (mean −log p %.5f ± %.5f)\n", exp(p.mean_nll), p.n_scored,
+                   p.mean_nll, p.std_error);
         json_object_set_new(report, "text", perplexity_json(&p));
     }
     if (o->golden) {

@@ -27,8 +27,8 @@ static int32_t *read_ids(const json_t *array, int *n) {
     return ids;
 }
 
-static enum status compare_perplexity(struct evaluator *e, const json_t *golden, int limit, FILE *logprobs, struct golden_result *out,
-                                      struct err *err) {
+static enum status compare_perplexity(struct evaluator *e, const json_t *golden, int limit, FILE *logprobs,
+                                      struct golden_result *out, struct err *err) {
     int n = 0;
     const json_t *exact = json_object_get(golden, "nll");
     int32_t *ids = read_ids(json_object_get(golden, "ids"), &n);
@@ -157,7 +157,8 @@ static enum status compare_greedy_one(struct evaluator *e, const json_t *entry, 
     return s;
 }
 
-static enum status compare_greedy(struct evaluator *e, const json_t *entries, int limit, struct golden_result *out, struct err *err) {
+static enum status compare_greedy(struct evaluator *e, const json_t *entries, int limit, struct golden_result *out,
+                                  struct err *err) {
     size_t n = json_array_size(entries);
     if (limit > 0 && (size_t)limit < n) n = (size_t)limit;
     out->has_greedy = true;

@@ -26,7 +26,8 @@ bool command_config(struct config *c, int argc, char **argv, const char *usage, 
     } else if (c->print_config) {
         config_print(c, stdout);
     } else if (!*c->model) {
-        err_set(&err, STATUS_INVALID, "model: none was given: tally %s MODEL.gguf, or --model, TALLY_MODEL or model: in the file", argv[0]);
+        err_set(&err, STATUS_INVALID,
+                "model: none was given: tally %s MODEL.gguf, or --model, TALLY_MODEL or model: in the file", argv[0]);
         *exit_code = command_refuse(&err, NULL);
     } else {
         log_set_level((enum log_level)c->log_level);

@@ -11,10 +11,9 @@
 #include "engine/base/clock.h"
 #include "server/commands.h"
 
-static const char usage[] =
-    "usage: tally serve MODEL.gguf [options]\n\n"
-    "Serves a model over an OpenAI-style HTTP API until SIGTERM or SIGINT.\n"
-    "Exit code: 0 stopped by a signal, 1 failed while serving, 2 bad configuration or model file.\n\n";
+static const char usage[] = "usage: tally serve MODEL.gguf [options]\n\n"
+                            "Serves a model over an OpenAI-style HTTP API until SIGTERM or SIGINT.\n"
+                            "Exit code: 0 stopped by a signal, 1 failed while serving, 2 bad configuration or model file.\n\n";
 
 static struct server *serving; /* for the handler: set once, before the handlers are */
 static atomic_int n_signals;
@@ -39,7 +38,8 @@ static void raise_descriptor_limit(int max_connections) {
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < (rlim_t)max_connections + 64)
-        log_event(LOG_WARN, "descriptors", "limit=%llu max_connections=%d", (unsigned long long)limit.rlim_cur, max_connections);
+        log_event(LOG_WARN, "descriptors", "limit=%llu max_connections=%d", (unsigned long long)limit.rlim_cur,
+                  max_connections);
 }
 
 static void log_ready(const struct engine *e, const struct ledger *ledger, const char *host, int port) {
@@ -50,10 +50,12 @@ static void log_ready(const struct engine *e, const struct ledger *ledger, const
     bytes_format_short((int64_t)plan->peak, peak, sizeof peak);
     bool is_v6 = strchr(host, ':') != NULL;
     log_event(LOG_INFO, "ready",
-              "after_ms=%lld model=\"%s\" backend=\"%s\" threads=%d planned_bytes=%zu planned=\"%s\" peak=\"%s\" kv_tokens=%lld max_context=%d "
+              "after_ms=%lld model=\"%s\" backend=\"%s\" threads=%d planned_bytes=%zu planned=\"%s\" peak=\"%s\" "
+              "kv_tokens=%lld max_context=%d "
               "url=http://%s%s%s:%d",
-              (long long)(clock_us() - program_start_us) / 1000, engine_model_name(e), engine_backend_name(e), resolved->n_threads,
-              plan->total, total, peak, (long long)plan->kv_tokens, resolved->max_context, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+              (long long)(clock_us() - program_start_us) / 1000, engine_model_name(e), engine_backend_name(e),
+              resolved->n_threads, plan->total, total, peak, (long long)plan->kv_tokens, resolved->max_context,
+              is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
 }
 
 /* From a loaded engine to the end of serving. */

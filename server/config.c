@@ -11,12 +11,11 @@
 
 #define MAX_FILE_BYTES (1 << 20)
 
-#define X(name_, kind_, initial_, least, most, choices_, value_, help_)                                                            \
+#define X(name_, kind_, initial_, least, most, choices_, value_, help_)                                                        \
     {#name_, OPTION_##kind_, initial_, least, most, choices_, value_, help_, offsetof(struct config, name_)},
 static const struct option config_options[CONFIG_COUNT + 3] = {
-    CONFIG_TABLE(X)
-    {"config", OPTION_TEXT, "", 0, 0, "", "FILE", "YAML file with any of these options, as in configs/tally.yaml.",
-     offsetof(struct config, config)},
+    CONFIG_TABLE(X){"config", OPTION_TEXT, "", 0, 0, "", "FILE",
+                    "YAML file with any of these options, as in configs/tally.yaml.", offsetof(struct config, config)},
     {"print_config", OPTION_BOOL, "false", 0, 0, "", "", "Print every option with its value and source as YAML, and exit.",
      offsetof(struct config, print_config)},
     {"json", OPTION_BOOL, "false", 0, 0, "", "", "Print the plan as JSON.", offsetof(struct config, json)},
@@ -44,8 +43,10 @@ static enum status read_file(const char *path, char **text, size_t *n, struct er
     *n = *text ? fread(*text, 1, MAX_FILE_BYTES + 1, f) : 0;
     enum status status = STATUS_OK;
     if (!*text) status = err_set(err, STATUS_NO_MEMORY, "--config: %s: out of memory", path);
-    else if (ferror(f)) status = err_set_param(err, STATUS_IO, "config", "--config: %s: cannot be read: %s", path, strerror(errno));
-    else if (*n > MAX_FILE_BYTES) status = err_set_param(err, STATUS_TOO_LARGE, "config", "--config: %s: larger than 1 MiB", path);
+    else if (ferror(f))
+        status = err_set_param(err, STATUS_IO, "config", "--config: %s: cannot be read: %s", path, strerror(errno));
+    else if (*n > MAX_FILE_BYTES)
+        status = err_set_param(err, STATUS_TOO_LARGE, "config", "--config: %s: larger than 1 MiB", path);
     fclose(f);
     if (status) free(*text);
     return status;
@@ -85,7 +86,8 @@ static enum status apply_environment(const struct option_table *t, char *const *
         if (strncmp(*e, "TALLY_PORT=tcp://", 17) == 0)
             return err_set_param(err, STATUS_INVALID, "port",
                                  "environment: TALLY_PORT: \"%.80s\" is no port: Kubernetes sets it for a service named tally; "
-                                 "rename the service or set enableServiceLinks: false", *e + 11);
+                                 "rename the service or set enableServiceLinks: false",
+                                 *e + 11);
     warn_of_unknown_variables(t, environment);
     return options_from_environment(t, environment, "TALLY", err);
 }
@@ -153,7 +155,8 @@ void config_print_help(const char *command, FILE *out) {
     options_print_help(&t, out);
     fputs("  --help\n      Print this and exit.\n"
           "\nEach option down to --log-level may also stand in the YAML file (max_seqs: 16), and each in the environment\n"
-          "(TALLY_MAX_SEQS=16). Order: default, file, environment, flag; the last one given wins.\n", out);
+          "(TALLY_MAX_SEQS=16). Order: default, file, environment, flag; the last one given wins.\n",
+          out);
 }
 
 /* `text` in YAML's double quotes: n bytes are enough for 4 times the text. */
@@ -184,8 +187,8 @@ void config_log(struct config *c) {
     for (int i = 0; i < CONFIG_COUNT; i++) {
         char value[1024];
         option_format(&t, &config_options[i], value, sizeof value);
-        log_event(c->sources[i] == SOURCE_DEFAULT ? LOG_DEBUG : LOG_INFO, "config", "%s=\"%s\" from=%s", config_options[i].name, value,
-                  option_source_text(c->sources[i]));
+        log_event(c->sources[i] == SOURCE_DEFAULT ? LOG_DEBUG : LOG_INFO, "config", "%s=\"%s\" from=%s", config_options[i].name,
+                  value, option_source_text(c->sources[i]));
     }
 }
 

@@ -11,34 +11,37 @@
 #include "engine/engine.h"
 
 /* X(name, kind, default, least, most, choices, value, help) */
-#define CONFIG_TABLE(X)                                                                                                            \
-    X(model, TEXT, "", 0, 0, "", "FILE", "GGUF file to serve; may also be given as the first argument.")                           \
-    X(served_model_name, TEXT, "", 0, 0, "", "NAME", "Name in /v1/models and in answers; empty: the file's name without .gguf.")   \
-    X(host, TEXT, "127.0.0.1", 0, 0, "", "ADDRESS",                                                                                \
-      "IPv4 or IPv6 address, or localhost, to listen on. An address other hosts can reach needs --allow-remote.")                                 \
-    X(port, INT, "8000", 0, 65535, "", "N", "TCP port to listen on; 0 takes a free one and logs it.")                              \
-    X(allow_remote, BOOL, "false", 0, 0, "", "",                                                                                   \
-      "Listen on an address that other hosts can reach. Nobody is authenticated: put a proxy in front.")                           \
-    X(threads, INT, "auto", 1, 1024, "", "N", "CPU threads that compute; auto: every CPU that affinity and cgroup quota allow.")   \
-    X(memory_budget, BYTES, "auto", 1048576, 1125899906842624.0, "", "BYTES",                                                      \
-      "Bytes the server may hold in all; the KV pool gets what the rest leaves. What does not fit is refused before loading.")     \
-    X(max_context, INT, "auto", 1, 16777216, "", "TOKENS",                                                                         \
-      "Longest prompt and completion together; auto: the model's own, at most what the KV pool can hold.")                         \
-    X(max_seqs, INT, "16", 1, 1024, "", "N", "Sequences computed in one step.")                                                    \
-    X(max_batch_tokens, INT, "512", 1, 65536, "", "TOKENS", "Tokens computed in one step; longer prompts go in chunks.")           \
-    X(max_queue, INT, "128", 0, 65536, "", "N", "Requests that may wait beyond those running; more are answered 429.")             \
-    X(block_tokens, INT, "16", 16, 256, "", "TOKENS", "Tokens a KV block holds; a multiple of 16.")                                \
-    X(activations, CHOICE, "int8", 0, 0, "int8|f32", "KIND", "Activations of matrix products; f32 is exact and slow.")             \
-    X(max_body, BYTES, "1MiB", 1024, 1073741824, "", "BYTES", "Largest request body; a larger one is answered 413.")               \
-    X(request_memory, BYTES, "16MiB", 1048576, 1099511627776.0, "", "BYTES",                                                       \
-      "Bodies, prompts and answers of all requests together; past it requests are answered 429.")                                  \
-    X(max_connections, INT, "256", 1, 65536, "", "N", "Open client connections; more wait in the backlog.")                       \
-    X(prep_threads, INT, "1", 1, 64, "", "N", "Threads that parse requests and tokenize prompts.")                                 \
-    X(header_timeout, INT, "10", 1, 3600, "", "SECONDS", "A connection must bring its whole headers in this time.")                \
-    X(body_timeout, INT, "60", 1, 3600, "", "SECONDS", "A request must bring its whole body in this time.")                        \
-    X(idle_timeout, INT, "60", 1, 86400, "", "SECONDS", "An idle connection, or a reader that takes nothing, is closed after this.") \
-    X(drain_timeout, INT, "30", 0, 3600, "", "SECONDS", "How long running requests may go on after SIGTERM.")                      \
-    X(vllm_metric_names, BOOL, "true", 0, 0, "", "", "Give /metrics also under the vllm: names that gateways scrape.")             \
+#define CONFIG_TABLE(X)                                                                                                        \
+    X(model, TEXT, "", 0, 0, "", "FILE", "GGUF file to serve; may also be given as the first argument.")                       \
+    X(served_model_name, TEXT, "", 0, 0, "", "NAME",                                                                           \
+      "Name in /v1/models and in answers; empty: the file's name without .gguf.")                                              \
+    X(host, TEXT, "127.0.0.1", 0, 0, "", "ADDRESS",                                                                            \
+      "IPv4 or IPv6 address, or localhost, to listen on. An address other hosts can reach needs --allow-remote.")              \
+    X(port, INT, "8000", 0, 65535, "", "N", "TCP port to listen on; 0 takes a free one and logs it.")                          \
+    X(allow_remote, BOOL, "false", 0, 0, "", "",                                                                               \
+      "Listen on an address that other hosts can reach. Nobody is authenticated: put a proxy in front.")                       \
+    X(threads, INT, "auto", 1, 1024, "", "N",                                                                                  \
+      "CPU threads that compute; auto: every CPU that affinity and cgroup quota allow.")                                       \
+    X(memory_budget, BYTES, "auto", 1048576, 1125899906842624.0, "", "BYTES",                                                  \
+      "Bytes the server may hold in all; the KV pool gets what the rest leaves. What does not fit is refused before loading.") \
+    X(max_context, INT, "auto", 1, 16777216, "", "TOKENS",                                                                     \
+      "Longest prompt and completion together; auto: the model's own, at most what the KV pool can hold.")                     \
+    X(max_seqs, INT, "16", 1, 1024, "", "N", "Sequences computed in one step.")                                                \
+    X(max_batch_tokens, INT, "512", 1, 65536, "", "TOKENS", "Tokens computed in one step; longer prompts go in chunks.")       \
+    X(max_queue, INT, "128", 0, 65536, "", "N", "Requests that may wait beyond those running; more are answered 429.")         \
+    X(block_tokens, INT, "16", 16, 256, "", "TOKENS", "Tokens a KV block holds; a multiple of 16.")                            \
+    X(activations, CHOICE, "int8", 0, 0, "int8|f32", "KIND", "Activations of matrix products; f32 is exact and slow.")         \
+    X(max_body, BYTES, "1MiB", 1024, 1073741824, "", "BYTES", "Largest request body; a larger one is answered 413.")           \
+    X(request_memory, BYTES, "16MiB", 1048576, 1099511627776.0, "", "BYTES",                                                   \
+      "Bodies, prompts and answers of all requests together; past it requests are answered 429.")                              \
+    X(max_connections, INT, "256", 1, 65536, "", "N", "Open client connections; more wait in the backlog.")                    \
+    X(prep_threads, INT, "1", 1, 64, "", "N", "Threads that parse requests and tokenize prompts.")                             \
+    X(header_timeout, INT, "10", 1, 3600, "", "SECONDS", "A connection must bring its whole headers in this time.")            \
+    X(body_timeout, INT, "60", 1, 3600, "", "SECONDS", "A request must bring its whole body in this time.")                    \
+    X(idle_timeout, INT, "60", 1, 86400, "", "SECONDS",                                                                        \
+      "An idle connection, or a reader that takes nothing, is closed after this.")                                             \
+    X(drain_timeout, INT, "30", 0, 3600, "", "SECONDS", "How long running requests may go on after SIGTERM.")                  \
+    X(vllm_metric_names, BOOL, "true", 0, 0, "", "", "Give /metrics also under the vllm: names that gateways scrape.")         \
     X(log_level, CHOICE, "info", 0, 0, "error|warn|info|debug", "LEVEL", "Least important events to log.")
 
 #define CONFIG_MEMBER_TEXT const char *
@@ -51,7 +54,7 @@ enum config_option {
 #define X(name, ...) CONFIG_##name,
     CONFIG_TABLE(X)
 #undef X
-    CONFIG_COUNT
+        CONFIG_COUNT
 };
 
 struct config {

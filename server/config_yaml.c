@@ -30,8 +30,8 @@ struct complaint {
     int n_lines;
 };
 
-__attribute__((format(printf, 3, 0)))
-static void keep_complaint(cyaml_log_t level, void *context, const char *format, va_list args) {
+__attribute__((format(printf, 3, 0))) static void keep_complaint(cyaml_log_t level, void *context, const char *format,
+                                                                 va_list args) {
     struct complaint *complaint = context;
     char line[160];
     if (level < CYAML_LOG_ERROR || complaint->n_lines++ > 2 || complaint->n_lines == 2) return;
@@ -44,8 +44,11 @@ static void keep_complaint(cyaml_log_t level, void *context, const char *format,
 }
 
 static cyaml_config_t library(struct complaint *complaint) {
-    return (cyaml_config_t){.log_fn = complaint ? keep_complaint : NULL, .log_ctx = complaint, .mem_fn = cyaml_mem,
-                            .log_level = CYAML_LOG_ERROR, .flags = CYAML_CFG_NO_ALIAS};
+    return (cyaml_config_t){.log_fn = complaint ? keep_complaint : NULL,
+                            .log_ctx = complaint,
+                            .mem_fn = cyaml_mem,
+                            .log_level = CYAML_LOG_ERROR,
+                            .flags = CYAML_CFG_NO_ALIAS};
 }
 
 static enum status apply(struct config *c, const char *name, const struct yaml_file *file, struct err *err) {
@@ -72,7 +75,8 @@ enum status config_from_yaml(struct config *c, const char *name, const char *tex
     cyaml_err_t result = cyaml_load_data((const uint8_t *)text, n, &config, &schema, &data, NULL);
     if (result == CYAML_ERR_INVALID_KEY)
         return err_set_param(err, STATUS_INVALID, "config", "%.100s: %s; allowed are%s", name, complaint.text, allowed_keys);
-    if (result) return err_set_param(err, STATUS_INVALID, "config", "%.120s: %s: %s", name, cyaml_strerror(result), complaint.text);
+    if (result)
+        return err_set_param(err, STATUS_INVALID, "config", "%.120s: %s: %s", name, cyaml_strerror(result), complaint.text);
     c->file = data;
     return data ? apply(c, name, (const struct yaml_file *)data, err) : STATUS_OK;
 }

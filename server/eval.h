@@ -9,9 +9,9 @@
 int cmd_eval(int argc, char **argv);
 
 struct perplexity {
-    int n_scored;        /* tokens with a prediction: all but the first of each window */
-    double mean_nll;     /* natural; perplexity = exp(mean_nll) */
-    double std_error;    /* of mean_nll */
+    int n_scored;     /* tokens with a prediction: all but the first of each window */
+    double mean_nll;  /* natural; perplexity = exp(mean_nll) */
+    double std_error; /* of mean_nll */
 };
 
 /* −log p of ids[1..n) in one pass without a window, added up. nll (may be NULL) gets n − 1 values; logprobs (may be NULL) gets
@@ -25,9 +25,10 @@ struct golden_result {
     struct perplexity perplexity;
     double golden_perplexity, ratio, mean_abs_nll_difference;
     int n_top_rows;
-    double mean_kl_at_least, max_kl_at_least, top1_agreement; /* over the rows of `top`; merging the tail bounds KL from below */
+    double mean_kl_at_least, max_kl_at_least,
+        top1_agreement; /* over the rows of `top`; merging the tail bounds KL from below */
     int n_greedy, n_greedy_same;
-    double max_lead_at_parting;  /* the exact lead where outputs part: how close the race was */
+    double max_lead_at_parting;    /* the exact lead where outputs part: how close the race was */
     double max_logprob_difference; /* of greedy tokens before any parting */
 };
 

@@ -38,10 +38,13 @@ static const struct command *find(const char *name) {
 }
 
 static void print_usage(FILE *out) {
-    fputs("usage: tally COMMAND [options]\n\nTally " TALLY_VERSION ", an LLM inference server with an exact memory ledger.\n\n", out);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fputs("usage: tally COMMAND [options]\n\nTally " TALLY_VERSION ", an LLM inference server with an exact memory ledger.\n\n",
+          out);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
     fputs("\ntally COMMAND --help prints a command's options.\n"
-          "Exit code: 0 done, 1 failed at run time, 2 bad usage, configuration or model file.\n", out);
+          "Exit code: 0 done, 1 failed at run time, 2 bad usage, configuration or model file.\n",
+          out);
 }
 
 static int unknown(const char *name) {

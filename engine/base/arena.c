@@ -5,13 +5,9 @@
 
 #define ARENA_ALIGN 64
 
-void arena_init(struct arena *arena, void *memory, size_t bytes) {
-    *arena = (struct arena){.base = memory, .size = bytes};
-}
+void arena_init(struct arena *arena, void *memory, size_t bytes) { *arena = (struct arena){.base = memory, .size = bytes}; }
 
-void arena_reset(struct arena *arena) {
-    arena->used = 0;
-}
+void arena_reset(struct arena *arena) { arena->used = 0; }
 
 void *arena_alloc(struct arena *arena, size_t bytes) {
     size_t start = arena->used;

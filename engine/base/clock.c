@@ -8,6 +8,4 @@ int64_t clock_us(void) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-int64_t clock_unix_s(void) {
-    return (int64_t)time(NULL);
-}
+int64_t clock_unix_s(void) { return (int64_t)time(NULL); }

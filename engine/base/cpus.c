@@ -34,9 +34,7 @@ static long long read_number(const char *path) {
     return value;
 }
 
-static int smaller_set(int a, int b) {
-    return a == 0 ? b : b == 0 ? a : a < b ? a : b;
-}
+static int smaller_set(int a, int b) { return a == 0 ? b : b == 0 ? a : a < b ? a : b; }
 
 /* The tightest cpu.max from this process's group up to the root of the v2 hierarchy. */
 static int quota_of_groups(void) {
@@ -56,7 +54,8 @@ static int quota_of_groups(void) {
         }
     }
     fclose(f);
-    int v1 = ceil_quota(read_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), read_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
+    int v1 =
+        ceil_quota(read_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), read_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
     return smaller_set(tightest, v1);
 }
 

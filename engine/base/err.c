@@ -13,8 +13,8 @@ const char *status_text(enum status status) {
     return (unsigned)status < sizeof texts / sizeof *texts ? texts[status] : "unknown status";
 }
 
-__attribute__((format(printf, 4, 0)))
-static enum status fill(struct err *err, enum status status, const char *param, const char *format, va_list args) {
+__attribute__((format(printf, 4, 0))) static enum status fill(struct err *err, enum status status, const char *param,
+                                                              const char *format, va_list args) {
     if (err) {
         err->status = status;
         snprintf(err->param, sizeof err->param, "%s", param);

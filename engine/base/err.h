@@ -5,8 +5,8 @@
 
 struct err {
     enum status status;
-    char param[96];  /* the request field, option or file key at fault; "" if none */
-    char text[512];  /* whole sentence for a person; cut, never overflowing */
+    char param[96]; /* the request field, option or file key at fault; "" if none */
+    char text[512]; /* whole sentence for a person; cut, never overflowing */
 };
 
 /* Fills `err` (may be NULL) and returns `status`, so that refusing is one line: return err_set(err, STATUS_X, "...", ...). */

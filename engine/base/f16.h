@@ -37,6 +37,4 @@ static inline uint16_t f32_to_f16(float f) {
     return (uint16_t)(sign | ((magnitude - 0x38000000 + 0xfff + odd) >> 13));
 }
 
-static inline float bf16_to_f32(uint16_t h) {
-    return f32_from_bits((uint32_t)h << 16);
-}
+static inline float bf16_to_f32(uint16_t h) { return f32_from_bits((uint32_t)h << 16); }

@@ -52,7 +52,8 @@ static size_t group_left(char *directory) {
 
 static size_t cgroup_available(void) {
     char line[1024], directory[1100];
-    size_t tightest = left(read_bytes(CGROUP_ROOT "/memory/memory.limit_in_bytes"), read_bytes(CGROUP_ROOT "/memory/memory.usage_in_bytes"));
+    size_t tightest =
+        left(read_bytes(CGROUP_ROOT "/memory/memory.limit_in_bytes"), read_bytes(CGROUP_ROOT "/memory/memory.usage_in_bytes"));
     FILE *f = fopen("/proc/self/cgroup", "re");
     if (!f) return tightest;
     while (fgets(line, sizeof line, f)) {

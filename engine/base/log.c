@@ -10,9 +10,7 @@
 static const char *const names[] = {"error", "warn", "info", "debug"};
 static enum log_level limit = LOG_INFO;
 
-void log_set_level(enum log_level level) {
-    limit = level;
-}
+void log_set_level(enum log_level level) { limit = level; }
 
 bool log_level_parse(const char *name, enum log_level *level) {
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)

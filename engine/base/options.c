@@ -20,9 +20,11 @@ const char *option_source_text(enum option_source source) {
 /* ---- sizes ---- */
 
 static int suffix_shift(const char *suffix) {
-    static const struct { const char *text; int shift; } suffixes[] = {
-        {"", 0},   {"B", 0},    {"K", 10}, {"KiB", 10}, {"M", 20}, {"MiB", 20},
-        {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40},
+    static const struct {
+        const char *text;
+        int shift;
+    } suffixes[] = {
+        {"", 0}, {"B", 0}, {"K", 10}, {"KiB", 10}, {"M", 20}, {"MiB", 20}, {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40},
     };
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (strcmp(suffix, suffixes[i].text) == 0) return suffixes[i].shift;
@@ -64,9 +66,7 @@ void bytes_format_short(int64_t bytes, char *text, size_t n) {
 
 /* ---- names ---- */
 
-static char plain(char c) {
-    return c == '-' ? '_' : c;
-}
+static char plain(char c) { return c == '-' ? '_' : c; }
 
 static bool name_is(const struct option *o, const char *name, size_t n) {
     if (strlen(o->name) != n) return false;
@@ -120,7 +120,8 @@ static enum status unknown_flag(const struct option_table *t, const char *arg, c
     }
     if (!nearest) return err_set_param(err, STATUS_INVALID, arg, "%.80s: unknown option; --help lists what is allowed", arg);
     flag_spelling(nearest->name, flag, sizeof flag);
-    return err_set_param(err, STATUS_INVALID, arg, "%.80s: unknown option; did you mean %s? --help lists what is allowed", arg, flag);
+    return err_set_param(err, STATUS_INVALID, arg, "%.80s: unknown option; did you mean %s? --help lists what is allowed", arg,
+                         flag);
 }
 
 /* ---- values ---- */
@@ -131,9 +132,7 @@ static void format_number(const struct option *o, double value, char *text, size
     else snprintf(text, n, "%.15g", value);
 }
 
-static bool is_auto_allowed(const struct option *o) {
-    return strcmp(o->initial, "auto") == 0;
-}
+static bool is_auto_allowed(const struct option *o) { return strcmp(o->initial, "auto") == 0; }
 
 void option_allowed(const struct option *o, char *text, size_t n) {
     char low[32], high[32];
@@ -161,7 +160,8 @@ void option_allowed(const struct option *o, char *text, size_t n) {
 static enum status refuse(const struct option *o, const char *text, const char *where, struct err *err) {
     char allowed[160];
     option_allowed(o, allowed, sizeof allowed);
-    return err_set_param(err, STATUS_INVALID, o->name, "%.160s: \"%.80s\" is not allowed: allowed are %s", where, text, allowed);
+    return err_set_param(err, STATUS_INVALID, o->name, "%.160s: \"%.80s\" is not allowed: allowed are %s", where, text,
+                         allowed);
 }
 
 static int choice_index(const char *choices, const char *text) {
@@ -208,9 +208,7 @@ static bool parse_real(const char *text, double *value) {
     return end != text && !*end && isfinite(*value);
 }
 
-static bool in_range(const struct option *o, double value) {
-    return value >= o->min && value <= o->max;
-}
+static bool in_range(const struct option *o, double value) { return value >= o->min && value <= o->max; }
 
 static bool store(const struct option *o, const char *text, void *member) {
     struct option_list *list;
@@ -245,9 +243,7 @@ static bool store(const struct option *o, const char *text, void *member) {
     return false;
 }
 
-static void *member_of(const struct option_table *t, const struct option *o) {
-    return (char *)t->values + o->offset;
-}
+static void *member_of(const struct option_table *t, const struct option *o) { return (char *)t->values + o->offset; }
 
 enum status option_set(const struct option_table *t, const struct option *o, const char *text, enum option_source source,
                        const char *where, struct err *err) {
@@ -342,7 +338,8 @@ static bool variable_is(const char *variable, const char *prefix, const char *na
     return *variable == '=';
 }
 
-enum status options_from_environment(const struct option_table *t, char *const *environment, const char *prefix, struct err *err) {
+enum status options_from_environment(const struct option_table *t, char *const *environment, const char *prefix,
+                                     struct err *err) {
     for (; *environment; environment++)
         for (int i = 0; i < t->n; i++) {
             const struct option *o = &t->options[i];
@@ -386,9 +383,9 @@ void options_print_help(const struct option_table *t, FILE *out) {
         fprintf(out, "  %s%s%s\n", flag, *o->value ? " " : "", o->value);
         option_allowed(o, allowed, sizeof allowed);
         bool has_default = o->kind != OPTION_LIST && *o->initial, has_range = o->kind != OPTION_TEXT && o->kind != OPTION_LIST;
-        snprintf(text, sizeof text, "%s%s%s%s%s%s%s", o->help, has_default || has_range ? " [" : "", has_default ? "default " : "",
-                 has_default ? o->initial : "", has_default && has_range ? "; " : "", has_range ? allowed : "",
-                 has_default || has_range ? "]" : "");
+        snprintf(text, sizeof text, "%s%s%s%s%s%s%s", o->help, has_default || has_range ? " [" : "",
+                 has_default ? "default " : "", has_default ? o->initial : "", has_default && has_range ? "; " : "",
+                 has_range ? allowed : "", has_default || has_range ? "]" : "");
         print_wrapped(text, out);
     }
 }

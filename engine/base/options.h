@@ -32,7 +32,7 @@ struct option_list {
 };
 
 struct option {
-    const char *name;    /* max_seqs: --max-seqs, TALLY_MAX_SEQS, max_seqs: in a file */
+    const char *name; /* max_seqs: --max-seqs, TALLY_MAX_SEQS, max_seqs: in a file */
     enum option_kind kind;
     const char *initial; /* the default as its user would write it; "auto" also allows auto */
     double min, max;     /* INT, BYTES, REAL; below 2^53, so exact */
@@ -70,7 +70,8 @@ enum status options_from_flags(const struct option_table *t, int argc, char **ar
                                struct err *err);
 
 /* Applies PREFIX_NAME for every option that `environment` ("NAME=value" strings, NULL-ended) has. */
-enum status options_from_environment(const struct option_table *t, char *const *environment, const char *prefix, struct err *err);
+enum status options_from_environment(const struct option_table *t, char *const *environment, const char *prefix,
+                                     struct err *err);
 
 /* Is --help or -h among the flags? */
 bool options_want_help(int argc, char **argv);

@@ -15,7 +15,7 @@ enum status cpu_isa_choose(enum cpu_isa *isa, struct err *err);
 
 struct cpu_backend_options {
     enum cpu_isa isa;
-    int n_threads;     /* at least 1; the caller of the operations is one of them */
+    int n_threads; /* at least 1; the caller of the operations is one of them */
     /* The largest shapes that will be asked for, which fix the workspace. */
     int max_tokens, max_positions, max_head_dim, max_heads;
 };

@@ -9,9 +9,7 @@
 
 static const char *const names[CPU_ISA_COUNT] = {"plain", "avx2", "avx512"};
 
-const char *cpu_isa_name(enum cpu_isa isa) {
-    return (unsigned)isa < CPU_ISA_COUNT ? names[isa] : "unknown";
-}
+const char *cpu_isa_name(enum cpu_isa isa) { return (unsigned)isa < CPU_ISA_COUNT ? names[isa] : "unknown"; }
 
 #if defined(TALLY_X86)
 /* clang 14's __builtin_cpu_supports does not know it. AVX's registers are asked for with the other features. */
@@ -27,8 +25,8 @@ bool cpu_isa_available(enum cpu_isa isa) {
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") && has_f16c();
     if (isa == CPU_ISA_AVX2) return avx2;
     if (isa == CPU_ISA_AVX512)
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 #endif
     return isa == CPU_ISA_PLAIN;
 }
@@ -37,7 +35,8 @@ static enum status isa_named(enum cpu_isa *isa, const char *name, struct err *er
     for (int i = 0; i < CPU_ISA_COUNT; i++) {
         if (strcmp(name, names[i]) != 0) continue;
         if (!cpu_isa_available((enum cpu_isa)i))
-            return err_set_param(err, STATUS_UNSUPPORTED, "TALLY_ISA", "choose instruction set: TALLY_ISA: this CPU has no %s", name);
+            return err_set_param(err, STATUS_UNSUPPORTED, "TALLY_ISA", "choose instruction set: TALLY_ISA: this CPU has no %s",
+                                 name);
         *isa = (enum cpu_isa)i;
         return STATUS_OK;
     }

@@ -12,9 +12,10 @@
 
 #include "kernels/cpu/cpu_ops.h"
 
-#define BLOCK_BYTES (192 * 1024) /* activations of a token block: L2 is 512 KiB or more on CPUs with AVX2, and weights pass through it */
-#define TOKEN_ALIGN 8            /* blocks of whole tiles */
-#define MIN_CHUNK_MACS 65536     /* about 1 µs of integer products; a claim and its share of the waiting is a tenth of that */
+#define BLOCK_BYTES                                                                                                            \
+    (192 * 1024)      /* activations of a token block: L2 is 512 KiB or more on CPUs with AVX2, and weights pass through it */
+#define TOKEN_ALIGN 8 /* blocks of whole tiles */
+#define MIN_CHUNK_MACS 65536 /* about 1 µs of integer products; a claim and its share of the waiting is a tenth of that */
 #define MAX_CHUNKS_PER_THREAD 16
 
 typedef void span_fn(const struct linear_span *span);
@@ -28,9 +29,7 @@ struct plan {
     int64_t n_items;
 };
 
-static int job_panels(const struct linear_job *job) {
-    return (int)(((int64_t)job->w->n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
-}
+static int job_panels(const struct linear_job *job) { return (int)(((int64_t)job->w->n_rows + PANEL_ROWS - 1) / PANEL_ROWS); }
 
 /* Runs panels [panel, end) of the list of all jobs' panels, in one token block. */
 static void run_panels(const struct plan *plan, int block, int panel, int end) {
@@ -90,7 +89,8 @@ static span_fn *span_function(enum cpu_isa isa) {
 void cpu_linear(struct backend *b, const struct linear_job *jobs, int n_jobs, const struct act *x, int n_tokens, bool use_f32) {
     struct cpu_backend *cpu = (struct cpu_backend *)b;
     if (n_jobs == 0 || n_tokens == 0) return;
-    struct plan plan = {.jobs = jobs, .n_jobs = n_jobs, .x = x, .n_tokens = n_tokens, .use_f32 = use_f32, .run = span_function(cpu->isa)};
+    struct plan plan = {
+        .jobs = jobs, .n_jobs = n_jobs, .x = x, .n_tokens = n_tokens, .use_f32 = use_f32, .run = span_function(cpu->isa)};
     bool integer = wfmt_is_integer(jobs[0].w->fmt) && !use_f32;
     for (int j = 0; j < n_jobs; j++) plan.n_panels += job_panels(&jobs[j]);
     plan.block_tokens = choose_block_tokens(&jobs[0], integer, n_tokens);

@@ -29,10 +29,10 @@
 #endif
 #define KEEP(v) __asm__("" : "+x"(v))
 #define UNROLL _Pragma("GCC unroll 32")
-#define INT_TOKENS 4   /* the largest tiles */
+#define INT_TOKENS 4 /* the largest tiles */
 #define FLOAT_TOKENS 6
-#define HALVES 2       /* of a panel: 8 rows a register */
-#define PREFETCH 1024  /* bytes ahead of the weights read now */
+#define HALVES 2      /* of a panel: 8 rows a register */
+#define PREFETCH 1024 /* bytes ahead of the weights read now */
 
 /* A tile's input: tokens first_token ... */
 struct tile {
@@ -42,9 +42,7 @@ struct tile {
     float (*out)[PANEL_ROWS]; /* [tokens of the tile] */
 };
 
-INLINE __m256 f16_to_f32x8(const uint8_t *p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
-}
+INLINE __m256 f16_to_f32x8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)p)); }
 
 INLINE __m256i broadcast4(const int8_t *p) {
     int32_t four;
@@ -60,7 +58,8 @@ INLINE void step_int4(__m256i *sum, __m256i nibbles, __m256i x, bool first) {
 }
 
 /* The dots of 16 columns, the low nibbles of a group or the high ones, 16 bits in pairs: sum [half][token]. */
-INLINE void half_group_int4(__m256i sum[HALVES][INT_TOKENS], const uint8_t *w, bool high, const int8_t *x, size_t x_stride, int tokens) {
+INLINE void half_group_int4(__m256i sum[HALVES][INT_TOKENS], const uint8_t *w, bool high, const int8_t *x, size_t x_stride,
+                            int tokens) {
     const __m256i low = _mm256_set1_epi8(15);
     UNROLL for (int i = 0; i < 4; i++) {
         __m256i nibbles[HALVES];
@@ -114,7 +113,8 @@ INLINE void group_int8(__m256i sum[HALVES][INT_TOKENS], const uint8_t *w, const 
 
 INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
     const bool min = fmt == WFMT_INT4_G32M;
-    const size_t group_bytes = 256 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
+    const size_t group_bytes = 256 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS,
+                 x_stride = (size_t)tile->n_cols;
     const int8_t *x = tile->x->q + (size_t)tile->first_token * x_stride;
     const float *x_scale = tile->x->scale + (size_t)tile->first_token * n_groups * 2;
     const float *x_sum = tile->x->sum + (size_t)tile->first_token * n_groups;
@@ -126,13 +126,14 @@ INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
     for (size_t g = 0; g < n_groups; g++, w += group_bytes, x += GROUP_COLS) {
         __m256i sum[HALVES][INT_TOKENS];
         __m256 s[HALVES][INT_TOKENS];
-        if (tokens == 1) UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
+        if (tokens == 1)
+            UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
         UNROLL for (int part = 0; part < 2; part++) { /* columns 0–15, 16–31 */
             half_group_int4(sum, w, part == 1, x + part * ACT_GROUP_COLS, x_stride, tokens);
             UNROLL for (int t = 0; t < tokens; t++) {
                 size_t at = ((size_t)t * n_groups + g) * 2 + (size_t)part;
-                UNROLL for (int h = 0; h < HALVES; h++)
-                    s[h][t] = scaled_dot(sum[h][t], fmt, &x_zero[at], &x_scale[at], part == 0, part == 0 ? acc[h][t] : s[h][t]);
+                UNROLL for (int h = 0; h < HALVES; h++) s[h][t] =
+                    scaled_dot(sum[h][t], fmt, &x_zero[at], &x_scale[at], part == 0, part == 0 ? acc[h][t] : s[h][t]);
             }
         }
         UNROLL for (int h = 0; h < HALVES; h++) {
@@ -144,12 +145,14 @@ INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
             }
         }
     }
-    UNROLL for (int h = 0; h < HALVES; h++) UNROLL for (int t = 0; t < tokens; t++) _mm256_storeu_ps(&tile->out[t][8 * h], acc[h][t]);
+    UNROLL for (int h = 0; h < HALVES; h++) UNROLL for (int t = 0; t < tokens; t++)
+        _mm256_storeu_ps(&tile->out[t][8 * h], acc[h][t]);
 }
 
 INLINE void int8_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
     const bool min = fmt == WFMT_INT8_G32M;
-    const size_t group_bytes = 512 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
+    const size_t group_bytes = 512 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS,
+                 x_stride = (size_t)tile->n_cols;
     const int16_t *x = tile->x->wide + (size_t)tile->first_token * x_stride;
     const float *x_scale = tile->x->wide_scale + (size_t)tile->first_token * n_groups;
     const float *x_sum = tile->x->wide_sum + (size_t)tile->first_token * n_groups;
@@ -159,7 +162,8 @@ INLINE void int8_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
 
     for (size_t g = 0; g < n_groups; g++, w += group_bytes, x += GROUP_COLS) {
         __m256i sum[HALVES][INT_TOKENS];
-        if (tokens == 1) UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
+        if (tokens == 1)
+            UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
         group_int8(sum, w, x, x_stride, tokens);
         UNROLL for (int h = 0; h < HALVES; h++) {
             __m256 w_scale = f16_to_f32x8(w + 512 + 16 * h);
@@ -172,7 +176,8 @@ INLINE void int8_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
             }
         }
     }
-    UNROLL for (int h = 0; h < HALVES; h++) UNROLL for (int t = 0; t < tokens; t++) _mm256_storeu_ps(&tile->out[t][8 * h], acc[h][t]);
+    UNROLL for (int h = 0; h < HALVES; h++) UNROLL for (int t = 0; t < tokens; t++)
+        _mm256_storeu_ps(&tile->out[t][8 * h], acc[h][t]);
 }
 
 /* 8 values of a column of a float format. */
@@ -201,7 +206,8 @@ static void group_values(float (*values)[PANEL_ROWS], const uint8_t *w, enum wfm
     const bool int4 = fmt == WFMT_INT4_G32 || fmt == WFMT_INT4_G32M, min = fmt == WFMT_INT4_G32M || fmt == WFMT_INT8_G32M;
     const size_t scales = int4 ? 256 : 512;
     for (int h = 0; h < HALVES; h++) {
-        __m256 scale = f16_to_f32x8(w + scales + 16 * h), minimum = min ? f16_to_f32x8(w + scales + 32 + 16 * h) : _mm256_setzero_ps();
+        __m256 scale = f16_to_f32x8(w + scales + 16 * h),
+               minimum = min ? f16_to_f32x8(w + scales + 32 + 16 * h) : _mm256_setzero_ps();
         for (int c = 0; c < GROUP_COLS; c++) {
             int chunk = int4 ? c % 16 / 4 : c / 4, shift = c % 4 * 8 + (int4 && c >= 16 ? 4 : 0);
             __m256i q = _mm256_srl_epi32(_mm256_loadu_si256((const void *)(w + 64 * chunk + 32 * h)), _mm_cvtsi32_si128(shift));
@@ -229,20 +235,24 @@ INLINE void float_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
             float_columns(acc, (const uint8_t *)values, WFMT_F32, GROUP_COLS, x + c, x_stride, tokens);
         }
     }
-    UNROLL for (int h = 0; h < HALVES; h++) UNROLL for (int t = 0; t < tokens; t++) _mm256_storeu_ps(&tile->out[t][8 * h], acc[h][t]);
+    UNROLL for (int h = 0; h < HALVES; h++) UNROLL for (int t = 0; t < tokens; t++)
+        _mm256_storeu_ps(&tile->out[t][8 * h], acc[h][t]);
 }
 
 typedef void tile_fn(const struct tile *tile);
 
-#define INTEGER_TILE(kind, fmt, n) static void fmt##_int_##n(const struct tile *tile) { kind##_tile(tile, WFMT_##fmt, n); }
-#define INTEGER_TILES(kind, fmt) INTEGER_TILE(kind, fmt, 1) INTEGER_TILE(kind, fmt, 2) INTEGER_TILE(kind, fmt, 3) INTEGER_TILE(kind, fmt, 4)
+#define INTEGER_TILE(kind, fmt, n)                                                                                             \
+    static void fmt##_int_##n(const struct tile *tile) { kind##_tile(tile, WFMT_##fmt, n); }
+#define INTEGER_TILES(kind, fmt)                                                                                               \
+    INTEGER_TILE(kind, fmt, 1) INTEGER_TILE(kind, fmt, 2) INTEGER_TILE(kind, fmt, 3) INTEGER_TILE(kind, fmt, 4)
 INTEGER_TILES(int4, INT4_G32)
 INTEGER_TILES(int4, INT4_G32M)
 INTEGER_TILES(int8, INT8_G32)
 INTEGER_TILES(int8, INT8_G32M)
 
-#define FLOAT_TILE(fmt, n) static void fmt##_float_##n(const struct tile *tile) { float_tile(tile, WFMT_##fmt, n); }
-#define FLOAT_TILES(fmt) \
+#define FLOAT_TILE(fmt, n)                                                                                                     \
+    static void fmt##_float_##n(const struct tile *tile) { float_tile(tile, WFMT_##fmt, n); }
+#define FLOAT_TILES(fmt)                                                                                                       \
     FLOAT_TILE(fmt, 1) FLOAT_TILE(fmt, 2) FLOAT_TILE(fmt, 3) FLOAT_TILE(fmt, 4) FLOAT_TILE(fmt, 5) FLOAT_TILE(fmt, 6)
 FLOAT_TILES(F32)
 FLOAT_TILES(F16)
@@ -253,12 +263,12 @@ FLOAT_TILES(INT8_G32)
 FLOAT_TILES(INT8_G32M)
 
 #define INTEGER_ROW(fmt) [WFMT_##fmt] = {fmt##_int_1, fmt##_int_2, fmt##_int_3, fmt##_int_4}
-#define FLOAT_ROW(fmt) \
-    [WFMT_##fmt] = {fmt##_float_1, fmt##_float_2, fmt##_float_3, fmt##_float_4, fmt##_float_5, fmt##_float_6}
-static tile_fn *const integer_tiles[WFMT_COUNT][INT_TOKENS] = {INTEGER_ROW(INT4_G32), INTEGER_ROW(INT4_G32M), INTEGER_ROW(INT8_G32),
-                                                               INTEGER_ROW(INT8_G32M)};
-static tile_fn *const float_tiles[WFMT_COUNT][FLOAT_TOKENS] = {FLOAT_ROW(F32), FLOAT_ROW(F16), FLOAT_ROW(BF16), FLOAT_ROW(INT4_G32),
-                                                               FLOAT_ROW(INT4_G32M), FLOAT_ROW(INT8_G32), FLOAT_ROW(INT8_G32M)};
+#define FLOAT_ROW(fmt) [WFMT_##fmt] = {fmt##_float_1, fmt##_float_2, fmt##_float_3, fmt##_float_4, fmt##_float_5, fmt##_float_6}
+static tile_fn *const integer_tiles[WFMT_COUNT][INT_TOKENS] = {INTEGER_ROW(INT4_G32), INTEGER_ROW(INT4_G32M),
+                                                               INTEGER_ROW(INT8_G32), INTEGER_ROW(INT8_G32M)};
+static tile_fn *const float_tiles[WFMT_COUNT][FLOAT_TOKENS] = {FLOAT_ROW(F32),      FLOAT_ROW(F16),       FLOAT_ROW(BF16),
+                                                               FLOAT_ROW(INT4_G32), FLOAT_ROW(INT4_G32M), FLOAT_ROW(INT8_G32),
+                                                               FLOAT_ROW(INT8_G32M)};
 
 void linear_span_avx2(const struct linear_span *span) {
     const struct weight *w = span->job->w;

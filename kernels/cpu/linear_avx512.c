@@ -35,9 +35,7 @@ struct tile {
     float (*out)[PANEL_ROWS]; /* [tokens of the tile] */
 };
 
-INLINE __m512 f16_to_f32x16(const uint8_t *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
-}
+INLINE __m512 f16_to_f32x16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
 
 INLINE __m512i broadcast4(const int8_t *p) {
     int32_t four;
@@ -83,7 +81,8 @@ INLINE __m512i first_sum(enum wfmt fmt, const int32_t *x_zero) {
 
 INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
     const bool min = fmt == WFMT_INT4_G32M;
-    const size_t group_bytes = 256 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
+    const size_t group_bytes = 256 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS,
+                 x_stride = (size_t)tile->n_cols;
     const int8_t *x = tile->x->q + (size_t)tile->first_token * x_stride;
     const float *x_scale = tile->x->scale + (size_t)tile->first_token * n_groups * 2;
     const float *x_sum = tile->x->sum + (size_t)tile->first_token * n_groups;
@@ -94,9 +93,10 @@ INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
 
     for (size_t g = 0; g < n_groups; g++, w += group_bytes, x += GROUP_COLS) {
         __m512i sum[2][TILE_TOKENS];
-        if (tokens == 1) UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
-        UNROLL for (int t = 0; t < tokens; t++)
-            UNROLL for (int part = 0; part < 2; part++) sum[part][t] = first_sum(fmt, &x_zero[((size_t)t * n_groups + g) * 2 + (size_t)part]);
+        if (tokens == 1)
+            UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
+        UNROLL for (int t = 0; t < tokens; t++) UNROLL for (int part = 0; part < 2; part++) sum[part][t] =
+            first_sum(fmt, &x_zero[((size_t)t * n_groups + g) * 2 + (size_t)part]);
         group_int4(sum, w, x, x_stride, tokens);
         __m512 w_scale = f16_to_f32x16(w + 256), w_min = min ? f16_to_f32x16(w + 288) : _mm512_setzero_ps();
         UNROLL for (int t = 0; t < tokens; t++) {
@@ -112,7 +112,8 @@ INLINE void int4_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
 
 INLINE void int8_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
     const bool min = fmt == WFMT_INT8_G32M;
-    const size_t group_bytes = 512 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS, x_stride = (size_t)tile->n_cols;
+    const size_t group_bytes = 512 + (min ? 64 : 32), n_groups = (size_t)tile->n_cols / GROUP_COLS,
+                 x_stride = (size_t)tile->n_cols;
     const int16_t *x = tile->x->wide + (size_t)tile->first_token * x_stride;
     const float *x_scale = tile->x->wide_scale + (size_t)tile->first_token * n_groups;
     const float *x_sum = tile->x->wide_sum + (size_t)tile->first_token * n_groups;
@@ -122,7 +123,8 @@ INLINE void int8_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
 
     for (size_t g = 0; g < n_groups; g++, w += group_bytes, x += GROUP_COLS) {
         __m512i sum[TILE_TOKENS];
-        if (tokens == 1) UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
+        if (tokens == 1)
+            UNROLL for (size_t i = 0; i < group_bytes; i += 64) _mm_prefetch((const char *)w + PREFETCH + i, _MM_HINT_T0);
         UNROLL for (int t = 0; t < tokens; t++) sum[t] = _mm512_setzero_si512();
         group_int8(sum, w, x, x_stride, tokens);
         __m512 w_scale = f16_to_f32x16(w + 512), w_min = min ? f16_to_f32x16(w + 544) : _mm512_setzero_ps();
@@ -149,8 +151,8 @@ INLINE void float_columns(__m512 acc[TILE_TOKENS], const uint8_t *w, enum wfmt f
     const size_t column_bytes = PANEL_ROWS * (fmt == WFMT_F32 ? 4 : 2);
     for (int c = 0; c < n_cols; c++, w += column_bytes) {
         __m512 column = load_column(w, fmt);
-        UNROLL for (int t = 0; t < tokens; t++)
-            acc[t] = _mm512_fmadd_ps(column, _mm512_set1_ps(x[(size_t)t * x_stride + (size_t)c]), acc[t]);
+        UNROLL for (int t = 0; t < tokens; t++) acc[t] =
+            _mm512_fmadd_ps(column, _mm512_set1_ps(x[(size_t)t * x_stride + (size_t)c]), acc[t]);
     }
 }
 
@@ -190,7 +192,8 @@ INLINE void float_tile(const struct tile *tile, enum wfmt fmt, int tokens) {
 typedef void tile_fn(const struct tile *tile);
 
 /* Tiles of 1 to 4 tokens, and of 8; 5 to 7 are 4 and a rest. */
-#define TILE(kind, fmt, n) static void fmt##_##kind##_##n(const struct tile *tile) { kind##_tile(tile, WFMT_##fmt, n); }
+#define TILE(kind, fmt, n)                                                                                                     \
+    static void fmt##_##kind##_##n(const struct tile *tile) { kind##_tile(tile, WFMT_##fmt, n); }
 #define TILES(kind, fmt) TILE(kind, fmt, 1) TILE(kind, fmt, 2) TILE(kind, fmt, 3) TILE(kind, fmt, 4) TILE(kind, fmt, 8)
 TILES(int4, INT4_G32)
 TILES(int4, INT4_G32M)
@@ -204,17 +207,19 @@ TILES(float, INT4_G32M)
 TILES(float, INT8_G32)
 TILES(float, INT8_G32M)
 
-#define ROW(kind, fmt) \
-    [WFMT_##fmt] = {[1] = fmt##_##kind##_1, [2] = fmt##_##kind##_2, [3] = fmt##_##kind##_3, [4] = fmt##_##kind##_4, [8] = fmt##_##kind##_8}
+#define ROW(kind, fmt)                                                                                                         \
+    [WFMT_##fmt] = {[1] = fmt##_##kind##_1,                                                                                    \
+                    [2] = fmt##_##kind##_2,                                                                                    \
+                    [3] = fmt##_##kind##_3,                                                                                    \
+                    [4] = fmt##_##kind##_4,                                                                                    \
+                    [8] = fmt##_##kind##_8}
 static tile_fn *const integer_tiles[WFMT_COUNT][TILE_TOKENS + 1] = {ROW(int4, INT4_G32), ROW(int4, INT4_G32M),
                                                                     ROW(int8, INT8_G32), ROW(int8, INT8_G32M)};
 static tile_fn *const float_tiles[WFMT_COUNT][TILE_TOKENS + 1] = {
-    ROW(float, F32),      ROW(float, F16),       ROW(float, BF16),     ROW(float, INT4_G32),
+    ROW(float, F32),       ROW(float, F16),      ROW(float, BF16),     ROW(float, INT4_G32),
     ROW(float, INT4_G32M), ROW(float, INT8_G32), ROW(float, INT8_G32M)};
 
-static int tile_tokens(int left) {
-    return left >= 8 ? 8 : left >= 4 ? 4 : left;
-}
+static int tile_tokens(int left) { return left >= 8 ? 8 : left >= 4 ? 4 : left; }
 
 void linear_span_avx512(const struct linear_span *span) {
     const struct weight *w = span->job->w;

@@ -17,13 +17,9 @@
 #include "engine/base/f16.h"
 #include "kernels/cpu/linear_store.h"
 
-static inline bool is_int4(enum wfmt fmt) {
-    return fmt == WFMT_INT4_G32 || fmt == WFMT_INT4_G32M;
-}
+static inline bool is_int4(enum wfmt fmt) { return fmt == WFMT_INT4_G32 || fmt == WFMT_INT4_G32M; }
 
-static inline bool has_min(enum wfmt fmt) {
-    return fmt == WFMT_INT4_G32M || fmt == WFMT_INT8_G32M;
-}
+static inline bool has_min(enum wfmt fmt) { return fmt == WFMT_INT4_G32M || fmt == WFMT_INT8_G32M; }
 
 static float f16_at(const uint8_t *p) {
     uint16_t h;
@@ -44,9 +40,7 @@ static void group_column(int q[PANEL_ROWS], const uint8_t *group, bool int4, int
 }
 
 /* Where INT16 activations keep column c: fours in the order 0, 2, 1, 3, which is its own inverse. */
-static int wide_index(int c) {
-    return c % 4 == 1 ? c + 1 : c % 4 == 2 ? c - 1 : c;
-}
+static int wide_index(int c) { return c % 4 == 1 ? c + 1 : c % 4 == 2 ? c - 1 : c; }
 
 static void int4_group(float acc[PANEL_ROWS], enum wfmt fmt, const uint8_t *group, const struct act *x, int64_t g) {
     const int8_t *xq = x->q + g * GROUP_COLS;

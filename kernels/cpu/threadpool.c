@@ -59,7 +59,7 @@ struct threadpool {
     _Atomic uint32_t n_asleep;               /* workers in or about to enter futex_wait */
     alignas(64) _Atomic uint32_t unfinished; /* futex of the caller */
     _Atomic uint32_t caller_asleep;
-    alignas(64) struct worker workers[];     /* n_threads − 1 */
+    alignas(64) struct worker workers[]; /* n_threads − 1 */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
@@ -67,9 +67,7 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
-static void futex_wake(_Atomic uint32_t *word, int n) {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-}
+static void futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -105,7 +103,8 @@ static void work(struct threadpool *pool, int thread) {
     uint32_t done = 0;
     uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
     while ((uint32_t)ticket) {
-        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1, memory_order_acquire, memory_order_relaxed))
+        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1, memory_order_acquire,
+                                                   memory_order_relaxed))
             continue;
         pool->task(pool->arg, pool->n - (int)(uint32_t)ticket, thread);
         done++;
@@ -218,6 +217,4 @@ void threadpool_close(struct threadpool *pool) {
     pool->n_started = 0;
 }
 
-int threadpool_n_threads(const struct threadpool *pool) {
-    return pool->n_threads;
-}
+int threadpool_n_threads(const struct threadpool *pool) { return pool->n_threads; }

@@ -38,21 +38,35 @@ static void line(struct backend *b, enum wfmt fmt, int rows, int cols, int n_tok
 }
 
 int main(int argc, char **argv) {
-    static const struct { enum wfmt fmt; int rows, cols; } shapes[] = {
-        {WFMT_INT4_G32M, 576, 576}, {WFMT_INT4_G32M, 1536, 576}, {WFMT_INT4_G32M, 576, 1536}, {WFMT_INT4_G32, 1536, 576},
-        {WFMT_INT8_G32, 49152, 576}, {WFMT_INT4_G32M, 4096, 4096},
+    static const struct {
+        enum wfmt fmt;
+        int rows, cols;
+    } shapes[] = {
+        {WFMT_INT4_G32M, 576, 576}, {WFMT_INT4_G32M, 1536, 576}, {WFMT_INT4_G32M, 576, 1536},
+        {WFMT_INT4_G32, 1536, 576}, {WFMT_INT8_G32, 49152, 576}, {WFMT_INT4_G32M, 4096, 4096},
     };
     static const int tokens[] = {1, 2, 4, 8, 32, 512};
     struct err err;
-    struct cpu_backend_options o = {.n_threads = argc > 1 ? atoi(argv[1]) : 1, .max_tokens = MAX_TOKENS, .max_positions = 16, .max_head_dim = 64, .max_heads = 1};
+    struct cpu_backend_options o = {.n_threads = argc > 1 ? atoi(argv[1]) : 1,
+                                    .max_tokens = MAX_TOKENS,
+                                    .max_positions = 16,
+                                    .max_head_dim = 64,
+                                    .max_heads = 1};
     if (cpu_isa_choose(&o.isa, &err)) return fprintf(stderr, "%s\n", err.text), 2;
     struct backend *b = cpu_backend_open(&o, memory(cpu_backend_workspace_bytes(&o)), &err);
     printf("%s, %d threads\n", b->name, o.n_threads);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int cols = shapes[s].cols;
         size_t n = (size_t)MAX_TOKENS * (size_t)cols, groups = n / 16;
-        struct act x = {.n_cols = cols, .f = memory(4 * n), .q = memory(n), .scale = memory(4 * groups), .sum = memory(4 * groups),
-                        .zero = memory(4 * groups), .wide = memory(2 * n), .wide_scale = memory(4 * groups), .wide_sum = memory(4 * groups)};
+        struct act x = {.n_cols = cols,
+                        .f = memory(4 * n),
+                        .q = memory(n),
+                        .scale = memory(4 * groups),
+                        .sum = memory(4 * groups),
+                        .zero = memory(4 * groups),
+                        .wide = memory(2 * n),
+                        .wide_scale = memory(4 * groups),
+                        .wide_sum = memory(4 * groups)};
         float *y = memory(4 * (size_t)MAX_TOKENS * (size_t)shapes[s].rows);
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
             if (shapes[s].rows < 10000 || tokens[t] <= 32) line(b, shapes[s].fmt, shapes[s].rows, cols, tokens[t], &x, y);

@@ -41,13 +41,21 @@ static void check(enum status s, const struct err *err) {
 static void open_bench(struct bench *b, const char *path, int threads) {
     struct model_source source;
     struct err err = {0};
-    struct engine_options o = {.model_path = path, .n_threads = threads, .max_seqs = MAX_SEQS, .max_batch_tokens = MAX_BATCH,
-                               .max_context = CONTEXT, .block_tokens = 16, .memory_budget = (size_t)4 << 30};
+    struct engine_options o = {.model_path = path,
+                               .n_threads = threads,
+                               .max_seqs = MAX_SEQS,
+                               .max_batch_tokens = MAX_BATCH,
+                               .max_context = CONTEXT,
+                               .block_tokens = 16,
+                               .memory_budget = (size_t)4 << 30};
     check(model_source_open(&source, path, &err), &err);
     check(plan_build(&source, &o, &b->options, &b->plan, &err), &err);
     check(ledger_open(&b->ledger, &b->plan, &err), &err);
-    struct cpu_backend_options c = {.n_threads = b->options.n_threads, .max_tokens = MAX_BATCH, .max_positions = CONTEXT,
-                                    .max_head_dim = source.desc.head_dim, .max_heads = source.desc.n_heads};
+    struct cpu_backend_options c = {.n_threads = b->options.n_threads,
+                                    .max_tokens = MAX_BATCH,
+                                    .max_positions = CONTEXT,
+                                    .max_head_dim = source.desc.head_dim,
+                                    .max_heads = source.desc.n_heads};
     check(cpu_isa_choose(&c.isa, &err), &err);
     b->backend = cpu_backend_open(&c, ledger_alloc(b->ledger, LINE_BACKEND, cpu_backend_workspace_bytes(&c)), &err);
     struct model_options m = {CONTEXT, MAX_BATCH, plan_logit_rows(&b->options), ACTIVATIONS_INT8};
@@ -62,7 +70,8 @@ static void open_bench(struct bench *b, const char *path, int threads) {
 /* One step: n rows for each of n_seqs sequences; logits of each last row if wanted. */
 static void step(struct bench *b, int n_seqs, int n, bool logits) {
     struct attn_seq seqs[MAX_SEQS];
-    struct batch batch = {.n_tokens = n_seqs * n, .n_seqs = n_seqs, .tokens = b->tokens, .seqs = seqs, .logit_rows = b->logit_rows};
+    struct batch batch = {
+        .n_tokens = n_seqs * n, .n_seqs = n_seqs, .tokens = b->tokens, .seqs = seqs, .logit_rows = b->logit_rows};
     for (int s = 0; s < n_seqs; s++) {
         seqs[s] = (struct attn_seq){s * n, n, b->n_past[s], b->blocks[s]};
         if (logits) b->logit_rows[batch.n_logits++] = (s + 1) * n - 1;

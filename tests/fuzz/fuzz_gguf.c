@@ -36,8 +36,8 @@ static uint64_t next(void) { /* splitmix64 */
 static size_t below(size_t n) { return n ? next() % n : 0; }
 
 static void broken(const char *what, const struct err *err) {
-    fprintf(stderr, "round %" PRIu64 ": %s (status %d, param \"%s\", text \"%s\")\n", round_number, what, (int)err->status, err->param,
-            err->text);
+    fprintf(stderr, "round %" PRIu64 ": %s (status %d, param \"%s\", text \"%s\")\n", round_number, what, (int)err->status,
+            err->param, err->text);
     abort();
 }
 
@@ -99,17 +99,21 @@ static void add_model_keys(struct gguf_writer *w) {
 }
 
 static void add_model_tensors(struct gguf_writer *w) {
-    static const struct { const char *name; int64_t cols, rows; uint32_t type; } tensors[] = {
-        {"token_embd.weight", 32, 8, GGML_Q8_0},         {"output_norm.weight", 32, 1, GGML_F32},
-        {"rope_freqs.weight", 8, 1, GGML_F32},           {"blk.0.attn_norm.weight", 32, 1, GGML_F32},
-        {"blk.0.attn_q.weight", 32, 32, GGML_Q4_1},      {"blk.0.attn_k.weight", 32, 16, GGML_Q4_0},
-        {"blk.0.attn_v.weight", 32, 16, GGML_Q5_1},      {"blk.0.attn_output.weight", 32, 32, GGML_F16},
-        {"blk.0.ffn_norm.weight", 32, 1, GGML_F32},      {"blk.0.ffn_gate.weight", 32, 64, GGML_Q4_1},
-        {"blk.0.ffn_up.weight", 32, 64, GGML_BF16},      {"blk.0.ffn_down.weight", 64, 32, GGML_Q5_0},
+    static const struct {
+        const char *name;
+        int64_t cols, rows;
+        uint32_t type;
+    } tensors[] = {
+        {"token_embd.weight", 32, 8, GGML_Q8_0},    {"output_norm.weight", 32, 1, GGML_F32},
+        {"rope_freqs.weight", 8, 1, GGML_F32},      {"blk.0.attn_norm.weight", 32, 1, GGML_F32},
+        {"blk.0.attn_q.weight", 32, 32, GGML_Q4_1}, {"blk.0.attn_k.weight", 32, 16, GGML_Q4_0},
+        {"blk.0.attn_v.weight", 32, 16, GGML_Q5_1}, {"blk.0.attn_output.weight", 32, 32, GGML_F16},
+        {"blk.0.ffn_norm.weight", 32, 1, GGML_F32}, {"blk.0.ffn_gate.weight", 32, 64, GGML_Q4_1},
+        {"blk.0.ffn_up.weight", 32, 64, GGML_BF16}, {"blk.0.ffn_down.weight", 64, 32, GGML_Q5_0},
     };
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
-        gw_tensor(w, tensors[i].name, tensors[i].type, tensors[i].rows > 1 ? 2 : 1, (int64_t[]){tensors[i].cols, tensors[i].rows},
-                  NULL);
+        gw_tensor(w, tensors[i].name, tensors[i].type, tensors[i].rows > 1 ? 2 : 1,
+                  (int64_t[]){tensors[i].cols, tensors[i].rows}, NULL);
 }
 
 static void add_every_value_type(struct gguf_writer *w) {
@@ -127,7 +131,8 @@ static void add_every_value_type(struct gguf_writer *w) {
 static void add_every_tensor_type(struct gguf_writer *w) {
     int elements, bytes;
     for (uint32_t type = 0; type < 64; type++)
-        if (ggml_type_block(type, &elements, &bytes)) gw_tensor(w, ggml_type_name(type), type, 4, (int64_t[]){256, 2, 1, 1}, NULL);
+        if (ggml_type_block(type, &elements, &bytes))
+            gw_tensor(w, ggml_type_name(type), type, 4, (int64_t[]){256, 2, 1, 1}, NULL);
 }
 
 static void make_seeds(void) {
@@ -155,9 +160,30 @@ struct image {
 };
 
 static uint64_t evil_number(void) {
-    static const uint64_t numbers[] = {0, 1, 2, 7, 8, 13, 31, 32, 64, 255, 256, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
-                                       0x100000000, 0x1fffffffffffffff, 0x3fffffffffffffff, 0x7fffffffffffffff, 0x8000000000000000,
-                                       0xffffffffffffffe0, 0xfffffffffffffff8, 0xffffffffffffffff};
+    static const uint64_t numbers[] = {0,
+                                       1,
+                                       2,
+                                       7,
+                                       8,
+                                       13,
+                                       31,
+                                       32,
+                                       64,
+                                       255,
+                                       256,
+                                       0x7fff,
+                                       0xffff,
+                                       0x7fffffff,
+                                       0x80000000,
+                                       0xffffffff,
+                                       0x100000000,
+                                       0x1fffffffffffffff,
+                                       0x3fffffffffffffff,
+                                       0x7fffffffffffffff,
+                                       0x8000000000000000,
+                                       0xffffffffffffffe0,
+                                       0xfffffffffffffff8,
+                                       0xffffffffffffffff};
     uint64_t n = numbers[below(sizeof numbers / sizeof *numbers)];
     return below(4) ? n : n + below(9) - 4;
 }
@@ -221,11 +247,33 @@ static void use_key(const struct gguf *g, const char *key) {
 }
 
 static void use_keys(const struct gguf *g) {
-    static const char *const keys[] = {
-        "", "none", "general.alignment", "split.count", "general.architecture", "general.name", "llama.block_count",
-        "llama.rope.freq_base", "floats", "type0", "type1", "type2", "type3", "type4", "type5", "type6", "type7", "type8", "type9",
-        "type10", "type11", "type12", "tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type",
-        "tokenizer.ggml.add_bos_token", "tokenizer.chat_template"};
+    static const char *const keys[] = {"",
+                                       "none",
+                                       "general.alignment",
+                                       "split.count",
+                                       "general.architecture",
+                                       "general.name",
+                                       "llama.block_count",
+                                       "llama.rope.freq_base",
+                                       "floats",
+                                       "type0",
+                                       "type1",
+                                       "type2",
+                                       "type3",
+                                       "type4",
+                                       "type5",
+                                       "type6",
+                                       "type7",
+                                       "type8",
+                                       "type9",
+                                       "type10",
+                                       "type11",
+                                       "type12",
+                                       "tokenizer.ggml.tokens",
+                                       "tokenizer.ggml.scores",
+                                       "tokenizer.ggml.token_type",
+                                       "tokenizer.ggml.add_bos_token",
+                                       "tokenizer.chat_template"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) use_key(g, keys[i]);
 }
 
@@ -234,7 +282,8 @@ static void use_keys(const struct gguf *g) {
 /* The ledger's budget: as much as any vocabulary of a small file needs, and a scratch. */
 static void *arena_source(void *context, size_t bytes) { return arena_alloc(context, bytes); }
 
-static const char sample[] = "ab ba\n\xe2\x96\x81<s>a</s> \xc3\xa9" "e\xcc\x81 \xf0\x9f\x98\x80 123 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab<unk>";
+static const char sample[] = "ab ba\n\xe2\x96\x81<s>a</s> \xc3\xa9"
+                             "e\xcc\x81 \xf0\x9f\x98\x80 123 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab<unk>";
 
 static void decode(const struct tokenizer *t, const int32_t *ids, size_t n) {
     static char out[8 * MAX_FILE];
@@ -243,7 +292,8 @@ static void decode(const struct tokenizer *t, const int32_t *ids, size_t n) {
     detokenizer_init(&d, true, true);
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= tokenizer_n_tokens(t)) broken("an id that is no token", &none);
-        if (!utf8_is_valid(out, detokenizer_push(&d, t, ids[i], out, 3 * (size_t)tokenizer_piece(t, ids[i]).n + DETOKENIZER_GROWTH)))
+        if (!utf8_is_valid(out,
+                           detokenizer_push(&d, t, ids[i], out, 3 * (size_t)tokenizer_piece(t, ids[i]).n + DETOKENIZER_GROWTH)))
             broken("decoded text that is not UTF-8", &none);
     }
     sink ^= (uint8_t)detokenizer_finish(&d, out, 12);
@@ -355,8 +405,9 @@ static void check_seeds(int fd, struct image *f) {
         use_file(fd, f);
     }
     if (n_opened == 3 && n_vocabs == 2 && n_tokenizers == 2 && n_models == 2) return;
-    fprintf(stderr, "the corpus is bad: %" PRIu64 " open, %" PRIu64 " vocabularies, %" PRIu64 " tokenizers, %" PRIu64 " models\n", n_opened,
-            n_vocabs, n_tokenizers, n_models);
+    fprintf(stderr,
+            "the corpus is bad: %" PRIu64 " open, %" PRIu64 " vocabularies, %" PRIu64 " tokenizers, %" PRIu64 " models\n",
+            n_opened, n_vocabs, n_tokenizers, n_models);
     abort();
 }
 
@@ -380,7 +431,8 @@ int main(int argc, char **argv) {
         use_file(fd, &image);
     }
     printf("opened %" PRIu64 ", with vocabulary %" PRIu64 ", with tokenizer %" PRIu64 ", with model %" PRIu64
-           "; no crash, every refusal named\n", n_opened, n_vocabs, n_tokenizers, n_models);
+           "; no crash, every refusal named\n",
+           n_opened, n_vocabs, n_tokenizers, n_models);
     for (int i = 0; i < N_SEEDS; i++) gw_free(&seeds[i]);
     close(fd);
     return 0;

@@ -23,8 +23,8 @@ static volatile float sink;
 static size_t below(size_t n) { return n ? tiny_next(&random_state) % n : 0; }
 
 static void broken(const char *what, const struct err *err) {
-    fprintf(stderr, "round %" PRIu64 ": %s (status %d, param \"%s\", text \"%s\")\n", round_number, what, (int)err->status, err->param,
-            err->text);
+    fprintf(stderr, "round %" PRIu64 ": %s (status %d, param \"%s\", text \"%s\")\n", round_number, what, (int)err->status,
+            err->param, err->text);
     abort();
 }
 
@@ -34,7 +34,8 @@ static void make_seeds(void) {
         m.n_layers = 1 + i % 2;
         m.context = 64;
         if (i == 1) m.architecture = "qwen2", m.has_biases = m.is_tied = 1, m.n_rot = 0;
-        if (i == 2) m.type = m.embedding_type = GGML_Q4_1, m.has_factors = 1, m.scaling_type = "linear", m.rope_scale_factor = 2;
+        if (i == 2)
+            m.type = m.embedding_type = GGML_Q4_1, m.has_factors = 1, m.scaling_type = "linear", m.rope_scale_factor = 2;
         if (i == 3) m.type = GGML_Q8_0, m.is_mixed = 1, m.embedding_type = GGML_Q4_0, m.n_kv_heads = 1;
         if (i == 4) m.type = m.embedding_type = GGML_Q4_K, m.hidden = m.ffn = 256, m.head_dim = 64, m.n_rot = 32, m.vocab = 20;
         tiny_build(&m, &seeds[i]);
@@ -51,8 +52,11 @@ struct image {
 
 /* Numbers that are plausible: what opens gets further than what does not. */
 static uint32_t plausible(void) {
-    static const uint32_t numbers[] = {0, 1, 2, 3, 4, 8, 15, 16, 17, 20, 31, 32, 33, 48, 64, 96, 128, 256, 257, 512, 4096, 1 << 17, 1 << 20, 1 << 24,
-                                       0x7fffffff, 0x80000000, 0xffffffff, 0x7f800000, 0x7fc00000, 0xff800000, 0x3f800000, 0x00000001, 0x7f7fffff};
+    static const uint32_t numbers[] = {0,          1,          2,          3,          4,          8,          15,
+                                       16,         17,         20,         31,         32,         33,         48,
+                                       64,         96,         128,        256,        257,        512,        4096,
+                                       1 << 17,    1 << 20,    1 << 24,    0x7fffffff, 0x80000000, 0xffffffff, 0x7f800000,
+                                       0x7fc00000, 0xff800000, 0x3f800000, 0x00000001, 0x7f7fffff};
     return numbers[below(sizeof numbers / sizeof *numbers)];
 }
 
@@ -189,7 +193,8 @@ static void use_file(int fd, const struct image *f) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (ftruncate(fd, 0) || pwrite(fd, f->bytes, f->n, 0) != (ssize_t)f->n) abort();
-    struct engine_options options = {.model_path = path, .n_threads = 1, .memory_budget = BUDGET, .activations_f32 = round_number % 3 == 0};
+    struct engine_options options = {
+        .model_path = path, .n_threads = 1, .memory_budget = BUDGET, .activations_f32 = round_number % 3 == 0};
     if (plan_one(path, &options)) run_one(path, &options);
 }
 
@@ -223,7 +228,8 @@ int main(int argc, char **argv) {
         make_image(&image);
         use_file(fd, &image);
     }
-    printf("described %" PRIu64 ", opened %" PRIu64 ", %" PRIu64 " rows of logits; no crash, every refusal named\n", n_described, n_opened, n_rows);
+    printf("described %" PRIu64 ", opened %" PRIu64 ", %" PRIu64 " rows of logits; no crash, every refusal named\n",
+           n_described, n_opened, n_rows);
     for (int i = 0; i < N_SEEDS; i++) gw_free(&seeds[i]);
     close(fd);
     return 0;

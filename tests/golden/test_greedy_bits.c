@@ -60,7 +60,8 @@ static void add_row(void *context, int position, const float *logits, float log_
 }
 
 static struct record answer(enum cpu_isa isa, int n_threads, bool f32, int n_prompts, int n_tokens) {
-    struct engine_options options = {.model_path = model_path, .n_threads = n_threads, .max_context = 64, .activations_f32 = f32};
+    struct engine_options options = {
+        .model_path = model_path, .n_threads = n_threads, .max_context = 64, .activations_f32 = f32};
     struct evaluator *e;
     struct err err = {0};
     setenv("TALLY_ISA", cpu_isa_name(isa), 1);
@@ -84,7 +85,8 @@ static void assert_same(const struct record *a, const struct record *b, const ch
     for (int i = 0; i < a->n_rows; i++) {
         size_t row = (size_t)i * (size_t)a->vocab;
         if (a->ids[i] != b->ids[i]) fail_msg("%s: answers part at row %d", what, i);
-        if (memcmp(a->logits + row, b->logits + row, (size_t)a->vocab * sizeof *a->logits)) fail_msg("%s: other bits in row %d", what, i);
+        if (memcmp(a->logits + row, b->logits + row, (size_t)a->vocab * sizeof *a->logits))
+            fail_msg("%s: other bits in row %d", what, i);
     }
     assert_memory_equal(a->log_sum_exps, b->log_sum_exps, (size_t)a->n_rows * sizeof(float));
 }

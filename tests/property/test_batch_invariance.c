@@ -55,11 +55,18 @@ static int32_t *random_prompt(int n, int vocab) {
 
 static void make_request(struct sent *s, int index, int longest, int vocab) {
     int n_prompt = between(0, 3) ? between(1, longest / 8) : between(1, longest);
-    s->request = (struct engine_request){.prompt = random_prompt(n_prompt, vocab), .n_prompt = n_prompt, .max_tokens = between(1, MAX_COMPLETION),
-                                         .n_choices = between(0, 4) ? 1 : between(2, 4), .ignore_eos = true, .tag = (uint64_t)index,
-                                         .n_logprobs = between(-1, 5), .prompt_logprobs = between(0, 3) == 0, .arrival_us = clock_us()};
+    s->request = (struct engine_request){.prompt = random_prompt(n_prompt, vocab),
+                                         .n_prompt = n_prompt,
+                                         .max_tokens = between(1, MAX_COMPLETION),
+                                         .n_choices = between(0, 4) ? 1 : between(2, 4),
+                                         .ignore_eos = true,
+                                         .tag = (uint64_t)index,
+                                         .n_logprobs = between(-1, 5),
+                                         .prompt_logprobs = between(0, 3) == 0,
+                                         .arrival_us = clock_us()};
     s->request.sampling = (struct sampling){.temperature = 0, .top_p = 1};
-    if (between(0, 1)) s->request.sampling = (struct sampling){.temperature = 0.9f, .top_p = 0.95f, .top_k = between(0, 50), .seed = draw()};
+    if (between(0, 1))
+        s->request.sampling = (struct sampling){.temperature = 0.9f, .top_p = 0.95f, .top_k = between(0, 50), .seed = draw()};
     s->cancel_after = between(0, 7) ? -1 : between(0, 20);
 }
 
@@ -113,8 +120,13 @@ static void company_changes_no_bit(void **state) {
     random_state = (uint64_t)from_environment("TALLY_SEED", 11);
     printf("seed=%llu requests=%d longest=%d\n", (unsigned long long)random_state, n, longest);
     assert_in_range(n, 1, MAX_REQUESTS);
-    struct engine_options together = {.model_path = model_path, .n_threads = 2, .max_context = longest + MAX_COMPLETION, .max_seqs = 16,
-                                      .max_batch_tokens = 96, .max_queue = 20, .block_tokens = 16};
+    struct engine_options together = {.model_path = model_path,
+                                      .n_threads = 2,
+                                      .max_context = longest + MAX_COMPLETION,
+                                      .max_seqs = 16,
+                                      .max_batch_tokens = 96,
+                                      .max_queue = 20,
+                                      .block_tokens = 16};
     struct engine_options alone = together;
     together.memory_budget = budget_for_blocks(&together, (together.max_context + 15) / 16);
     alone.n_threads = 1, alone.max_batch_tokens = 333, alone.block_tokens = 32, alone.max_seqs = 4;

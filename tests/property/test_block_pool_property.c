@@ -49,7 +49,8 @@ static void run(int n_blocks, int n_ops) {
     for (int op = 0; op < n_ops; op++) {
         int t = below(8), other = below(8), kind = below(10);
         if (kind < 6) {
-            int32_t want = n_held[t] < MAX_BLOCKS ? reference_alloc(&m) : -1, got = n_held[t] < MAX_BLOCKS ? block_pool_alloc(&p) : -1;
+            int32_t want = n_held[t] < MAX_BLOCKS ? reference_alloc(&m) : -1,
+                    got = n_held[t] < MAX_BLOCKS ? block_pool_alloc(&p) : -1;
             assert_int_equal(got, want);
             if (got >= 0) tables[t][n_held[t]++] = got;
         } else if (kind < 8 && n_held[t] == 0 && n_held[other] > 0) {

@@ -69,7 +69,8 @@ static bool step_keeping_decodes_going(struct world *w) {
     if (!world_step(w)) return false;
     for (int i = 0; i < n_due; i++) {
         const struct sequence *q = &w->store.sequences[due[i]];
-        if (q->request >= 0 && q->state == CHOICE_RUNNING && q->computed != before[i] + 1 && w->scheduler.preemptions == preemptions)
+        if (q->request >= 0 && q->state == CHOICE_RUNNING && q->computed != before[i] + 1 &&
+            w->scheduler.preemptions == preemptions)
             return world_fail(w, "a running decode got no token in a step");
     }
     if (oldest >= 0 && w->store.sequences[oldest].request >= 0 && w->store.sequences[oldest].admitted == oldest_admitted &&
@@ -97,14 +98,16 @@ static void cancel_some(struct world *w, struct random *r, struct history *h) {
     int i = between(r, 0, h->n - 1);
     int32_t slot = h->entry[i].slot;
     if (w->store.requests[slot].id != h->entry[i].id) return;
-    int only = chance(r, 50) ? between(r, 0, w->store.requests[slot].params.n_choices - 1) : -1, n = w->store.requests[slot].params.n_choices;
+    int only = chance(r, 50) ? between(r, 0, w->store.requests[slot].params.n_choices - 1) : -1,
+        n = w->store.requests[slot].params.n_choices;
     for (int choice = 0; choice < n; choice++)
         if (only < 0 || only == choice) world_cancel(w, slot, choice);
     if (!is_in_queue(w, slot, h->entry[i].id)) h->entry[i].has_left = true; /* not by passing anybody */
 }
 
 static struct engine_options random_options(struct random *r) {
-    struct engine_options o = {.max_seqs = between(r, 1, 24), .max_queue = between(r, 0, 64), .block_tokens = 16 * between(r, 1, 2)};
+    struct engine_options o = {
+        .max_seqs = between(r, 1, 24), .max_queue = between(r, 0, 64), .block_tokens = 16 * between(r, 1, 2)};
     o.max_context = between(r, 2, 400);
     o.max_batch_tokens = o.max_seqs + between(r, 0, 128);
     return o;
@@ -140,8 +143,8 @@ static void every_admitted_request_finishes_as_if_alone(void **state) {
         struct world w;
         world_open(&w, &o, least + between(&r, 0, 2 * least));
         if (!live(&r, &w))
-            fail_msg("seed %llu round %d (seqs %d, context %d, batch %d, block %d, blocks %d): %s", (unsigned long long)seed, round, o.max_seqs,
-                     o.max_context, o.max_batch_tokens, o.block_tokens, w.pool.n_blocks, w.failure);
+            fail_msg("seed %llu round %d (seqs %d, context %d, batch %d, block %d, blocks %d): %s", (unsigned long long)seed,
+                     round, o.max_seqs, o.max_context, o.max_batch_tokens, o.block_tokens, w.pool.n_blocks, w.failure);
         preemptions += w.scheduler.preemptions;
         world_close(&w);
     }
@@ -151,7 +154,8 @@ static void every_admitted_request_finishes_as_if_alone(void **state) {
 
 /* Demand of one and a half times the pool, kept up: it finishes, and preemption does not eat the work. */
 static void an_oversubscribed_pool_finishes_without_thrashing(void **state) {
-    struct engine_options o = {.max_seqs = 48, .max_queue = 200, .block_tokens = 16, .max_context = 1024, .max_batch_tokens = 256};
+    struct engine_options o = {
+        .max_seqs = 48, .max_queue = 200, .block_tokens = 16, .max_context = 1024, .max_batch_tokens = 256};
     struct world w;
     world_open(&w, &o, 768); /* 12288 tokens; 48 sequences of 384 on average want 18432 */
     struct random r = {7};

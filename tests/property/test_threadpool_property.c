@@ -41,7 +41,7 @@ static unsigned spend(unsigned turns) {
 
 /* Plain memory: only threadpool_run orders it. */
 struct loop {
-    uint64_t stamp, *marks; /* [MAX_INDICES]: mark == stamp·2³² + times run */
+    uint64_t stamp, *marks;  /* [MAX_INDICES]: mark == stamp·2³² + times run */
     int n, n_threads, heavy; /* every heavy-th index takes long; 0: none */
     unsigned waste[MAX_THREADS];
 };

@@ -55,7 +55,8 @@ static void half_floats_survive_the_round_trip(void **state) {
 }
 
 static void half_floats_round_to_nearest_even(void **state) {
-    for (uint32_t h = 0; h < 0x7bff; h++) { /* the middle between neighbours goes to the even one, a hair beside it to the nearer */
+    for (uint32_t h = 0; h < 0x7bff;
+         h++) { /* the middle between neighbours goes to the even one, a hair beside it to the nearer */
         float low = f16_to_f32((uint16_t)h), high = f16_to_f32((uint16_t)(h + 1)), middle = (low + high) / 2;
         assert_int_equal(f32_to_f16(middle), h % 2 ? h + 1 : h);
         assert_int_equal(f32_to_f16(f32_from_bits(f32_bits(middle) + 1)), h + 1);
@@ -67,8 +68,10 @@ static void half_floats_round_to_nearest_even(void **state) {
 }
 
 static void utf8_refuses_overlong_surrogates_and_beyond(void **state) {
-    static const char *const bad[] = {"\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xed\xbf\xbf",
-                                      "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\x80", "\xff", "\xc3", "\xe2\x82"};
+    static const char *const bad[] = {
+        "\xc0\x80",         "\xc1\xbf",         "\xe0\x80\x80",     "\xe0\x9f\xbf", "\xed\xa0\x80", "\xed\xbf\xbf",
+        "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\x80",         "\xff",         "\xc3",
+        "\xe2\x82"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(utf8_is_valid(bad[i], strlen(bad[i])));
     uint32_t c;
     assert_int_equal(utf8_decode("\xf4\x8f\xbf\xbf", 4, &c), 4);
@@ -78,9 +81,12 @@ static void utf8_refuses_overlong_surrogates_and_beyond(void **state) {
 }
 
 static void an_incomplete_tail_is_what_could_still_become_a_character(void **state) {
-    static const struct { const char *s; size_t tail; } cases[] = {
-        {"", 0}, {"a", 0}, {"\xc3", 1}, {"a\xe2\x82", 2}, {"\xf0\x9f\x99", 3}, {"\xf0\x9f\x99\x82", 0}, {"\xed\xa0", 0}, {"\xe0\x80", 0},
-        {"\xf4\x90", 0}, {"\x80", 0}, {"\xf0\x9f", 2}, {"\xc3\xa9", 0},
+    static const struct {
+        const char *s;
+        size_t tail;
+    } cases[] = {
+        {"", 0},         {"a", 0},        {"\xc3", 1},     {"a\xe2\x82", 2}, {"\xf0\x9f\x99", 3}, {"\xf0\x9f\x99\x82", 0},
+        {"\xed\xa0", 0}, {"\xe0\x80", 0}, {"\xf4\x90", 0}, {"\x80", 0},      {"\xf0\x9f", 2},     {"\xc3\xa9", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(utf8_incomplete_tail(cases[i].s, strlen(cases[i].s)), cases[i].tail);

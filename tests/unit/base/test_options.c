@@ -61,8 +61,9 @@ static void each_kind_is_read_and_printed(void **state) {
     struct err err;
     char text[64];
     static const char *const printed[] = {"t", "9007199254740991", "1MiB", "-0.25", "ccc", "true", "2 given"};
-    assert_int_equal(FLAGS(&err, "--text", "t", "--the-count=9007199254740991", "--size", "1024K", "--ratio", "-.25", "--kind", "ccc", "--is-on",
-                           "--item", "x", "--item=y=z"), STATUS_OK);
+    assert_int_equal(FLAGS(&err, "--text", "t", "--the-count=9007199254740991", "--size", "1024K", "--ratio", "-.25", "--kind",
+                           "ccc", "--is-on", "--item", "x", "--item=y=z"),
+                     STATUS_OK);
     for (int i = 0; i < N; i++) {
         option_format(&t, &options[i], text, sizeof text);
         assert_string_equal(text, printed[i]);
@@ -82,15 +83,26 @@ static void the_last_one_given_wins(void **state) {
 
 static void bad_values_name_option_and_range(void **state) {
     static const char *const bad[][3] = {
-        {"--the-count", "0", "1 to 9007199254740991, or auto"}, {"--the-count", "+1", "1 to"}, {"--the-count", "1.0", "1 to"},
-        {"--size", "1023", "1KiB to 1MiB"}, {"--size", "2M", "1KiB to 1MiB"}, {"--ratio", "nan", "-1 to 1.5"},
-        {"--ratio", "inf", "-1 to 1.5"}, {"--ratio", "1.51", "-1 to 1.5"}, {"--ratio", "0x1", "-1 to 1.5"}, {"--ratio", "1e999", "-1 to 1.5"},
-        {"--kind", "cc", "a or b or ccc"}, {"--kind", "a|b", "a or b or ccc"}, {"--kind", "", "a or b or ccc"},
-        {"--is-on=2", "", "true or false"}, {"--is-on=", "", "true or false"},
+        {"--the-count", "0", "1 to 9007199254740991, or auto"},
+        {"--the-count", "+1", "1 to"},
+        {"--the-count", "1.0", "1 to"},
+        {"--size", "1023", "1KiB to 1MiB"},
+        {"--size", "2M", "1KiB to 1MiB"},
+        {"--ratio", "nan", "-1 to 1.5"},
+        {"--ratio", "inf", "-1 to 1.5"},
+        {"--ratio", "1.51", "-1 to 1.5"},
+        {"--ratio", "0x1", "-1 to 1.5"},
+        {"--ratio", "1e999", "-1 to 1.5"},
+        {"--kind", "cc", "a or b or ccc"},
+        {"--kind", "a|b", "a or b or ccc"},
+        {"--kind", "", "a or b or ccc"},
+        {"--is-on=2", "", "true or false"},
+        {"--is-on=", "", "true or false"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct err err;
-        assert_int_equal(FLAGS(&err, bad[i][0], *bad[i][1] || strcmp(bad[i][0], "--kind") == 0 ? bad[i][1] : NULL), STATUS_INVALID);
+        assert_int_equal(FLAGS(&err, bad[i][0], *bad[i][1] || strcmp(bad[i][0], "--kind") == 0 ? bad[i][1] : NULL),
+                         STATUS_INVALID);
         if (!strstr(err.text, bad[i][2])) fail_msg("%s %s: \"%s\"", bad[i][0], bad[i][1], err.text);
     }
     struct values before = v;
@@ -119,7 +131,7 @@ static void operands_and_the_end_of_flags(void **state) {
 static void the_environment_is_matched_whole(void **state) {
     struct err err;
     char *environment[] = {(char[]){"APP_THE_COUNT=5"}, (char[]){"APP_KINDS=a"}, (char[]){"XAPP_KIND=a"}, (char[]){"APP_KIN=a"},
-                           (char[]){"app_kind=a"}, (char[]){"APP_ITEM=x"}, (char[]){"APP_SIZE"}, NULL};
+                           (char[]){"app_kind=a"},      (char[]){"APP_ITEM=x"},  (char[]){"APP_SIZE"},    NULL};
     assert_int_equal(options_from_environment(&t, environment, "APP", &err), STATUS_OK);
     assert_int_equal(v.count, 5);
     assert_int_equal(v.kind, 1);

@@ -33,7 +33,8 @@ static void a_prompt_depends_on_seed_and_index_alone(void **state) {
     for (enum dataset_kind kind = DATASET_TOKENS; kind <= DATASET_WORDS; kind++) {
         struct dataset d = {.kind = kind, .seed = 1, .n_tokens = 20, .vocab = 50000}, other = d;
         other.seed = 2;
-        json_t *a = dataset_prompt(&d, 3), *next = dataset_prompt(&d, 4), *b = dataset_prompt(&d, 3), *c = dataset_prompt(&other, 3);
+        json_t *a = dataset_prompt(&d, 3), *next = dataset_prompt(&d, 4), *b = dataset_prompt(&d, 3),
+               *c = dataset_prompt(&other, 3);
         assert_true(json_equal(a, b));
         assert_false(json_equal(a, next));
         assert_false(json_equal(a, c));
@@ -95,9 +96,18 @@ static void many_lines_are_all_read(void **state) {
 }
 
 static void a_bad_file_names_its_line(void **state) {
-    static const struct { const char *text; size_t n; const char *says; } files[] = {
-        {"good\n{\"prompt\": 3}\n", 19, "line 2"}, {"good\n\n{broken\n", 14, "line 3"}, {"a\0b\n", 4, "line 1"},
-        {"", 0, "no prompts"}, {"\n\n", 2, "no prompts"}, {"{}\n", 3, "line 1"}, {"{\"prompt\": \"\\ud800\"}\n", 21, "line 1"},
+    static const struct {
+        const char *text;
+        size_t n;
+        const char *says;
+    } files[] = {
+        {"good\n{\"prompt\": 3}\n", 19, "line 2"},
+        {"good\n\n{broken\n", 14, "line 3"},
+        {"a\0b\n", 4, "line 1"},
+        {"", 0, "no prompts"},
+        {"\n\n", 2, "no prompts"},
+        {"{}\n", 3, "line 1"},
+        {"{\"prompt\": \"\\ud800\"}\n", 21, "line 1"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct dataset d;

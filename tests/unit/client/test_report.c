@@ -16,8 +16,16 @@
 
 /* A request answered in full: first chunk after 100 ms, done after 1100 ms, 11 tokens, scheduled 50 ms before it was sent. */
 static struct request answered(void) {
-    return (struct request){.scheduled_us = 1000000, .due_us = 1010000, .sent_us = 1050000, .first_us = 1100000, .last_us = 2090000,
-                            .end_us = 2100000, .n_chunks = 11, .prompt_tokens = 32, .output_tokens = 11, .asked_tokens = 11};
+    return (struct request){.scheduled_us = 1000000,
+                            .due_us = 1010000,
+                            .sent_us = 1050000,
+                            .first_us = 1100000,
+                            .last_us = 2090000,
+                            .end_us = 2100000,
+                            .n_chunks = 11,
+                            .prompt_tokens = 32,
+                            .output_tokens = 11,
+                            .asked_tokens = 11};
 }
 
 static void latencies_follow_their_definitions(void **state) {
@@ -100,15 +108,47 @@ static void failures_count_by_class_and_not_in_latencies(void **state) {
 
 static void the_json_has_the_keys_that_others_read(void **state) {
     static const char *const keys[] = {
-        "date", "endpoint_type", "backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency", "duration",
-        "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput", "output_throughput",
-        "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "mean_ttft_ms", "median_ttft_ms", "std_ttft_ms",
-        "p50_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_itl_ms", "p99_itl_ms", "mean_e2el_ms",
-        "p90_e2el_ms", "p99_e2el_ms", "failures", "first_errors", "p99_client_lateness_ms", "definitions", "seed",
+        "date",
+        "endpoint_type",
+        "backend",
+        "model_id",
+        "num_prompts",
+        "request_rate",
+        "burstiness",
+        "max_concurrency",
+        "duration",
+        "completed",
+        "failed",
+        "total_input_tokens",
+        "total_output_tokens",
+        "request_throughput",
+        "output_throughput",
+        "total_token_throughput",
+        "max_output_tokens_per_s",
+        "max_concurrent_requests",
+        "mean_ttft_ms",
+        "median_ttft_ms",
+        "std_ttft_ms",
+        "p50_ttft_ms",
+        "p90_ttft_ms",
+        "p99_ttft_ms",
+        "mean_tpot_ms",
+        "p99_tpot_ms",
+        "mean_itl_ms",
+        "p99_itl_ms",
+        "mean_e2el_ms",
+        "p90_e2el_ms",
+        "p99_e2el_ms",
+        "failures",
+        "first_errors",
+        "p99_client_lateness_ms",
+        "definitions",
+        "seed",
     };
     struct summary s = {.started_us = 1000000, .ended_us = 3000000};
     struct request r = answered();
-    struct bench_options o = {.url = "http://h", .prompts = "", .json = "", .requests = 1, .concurrency = 1, .output_tokens = 11};
+    struct bench_options o = {
+        .url = "http://h", .prompts = "", .json = "", .requests = 1, .concurrency = 1, .output_tokens = 11};
     summary_add(&s, &r);
     json_t *json = report_json(&s, &o, "m");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

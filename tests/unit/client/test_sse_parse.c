@@ -25,7 +25,9 @@ static bool keep(void *context, const char *data, size_t n) {
     return ++seen->n != seen->stop_after;
 }
 
-static const struct { const char *stream, *events; } streams[] = {
+static const struct {
+    const char *stream, *events;
+} streams[] = {
     {"data: a\n\n", "a"},
     {"data: a\r\n\r\ndata: b\r\n\r\n", "a|b"},
     {"data: a\r\rdata: b\r\r", "a|b"},
@@ -43,7 +45,9 @@ static const struct { const char *stream, *events; } streams[] = {
     {"data: a", ""},
     {"data: a\n", ""},
     {"\n\n\ndata: a\n\n\n\n", "a"},
-    {"\xef\xbb\xbf" "data: a\n\n", "a"},
+    {"\xef\xbb\xbf"
+     "data: a\n\n",
+     "a"},
     {"datax: b\n\ndat: c\n\n data: d\n\nDATA: e\n\n", ""},
     {"data: \xc3\xa9\xe2\x82\xac\n\n", "\xc3\xa9\xe2\x82\xac"},
     {"data: a: b\n\n", "a: b"},
@@ -93,14 +97,13 @@ static void the_callback_can_end_it(void **state) {
     sse_deinit(&p);
 }
 
-static bool ignore(void *context, const char *data, size_t n) {
-    return true;
-}
+static bool ignore(void *context, const char *data, size_t n) { return true; }
 
 /* A line without end, and an event of endless lines: both end with an error, holding no more than the bound and its rounding. */
 static void endless_events_are_refused(void **state) {
-    static const char *const pieces[] = {"data: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "data: aaaaaaaaaaaaaaaaaaaaaaaaa\n",
-                                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", ": comment"};
+    static const char *const pieces[] = {"data: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                                         "data: aaaaaaaaaaaaaaaaaaaaaaaaa\n", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                                         ": comment"};
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
         struct sse_parser p;
         size_t n = strlen(pieces[i]), fed = 0;

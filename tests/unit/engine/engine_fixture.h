@@ -49,7 +49,9 @@ static inline bool same_event(const struct engine_event *a, const struct engine_
 
 /* Every token, logprob and top logprob, bit for bit. `prefix`: a may have ended early. */
 static inline bool same_answer(const struct answer *a, const struct answer *b, bool prefix) {
-    if (prefix ? a->n_tokens > b->n_tokens || a->n_prompt > b->n_prompt : a->n_tokens != b->n_tokens || a->n_prompt != b->n_prompt) return false;
+    if (prefix ? a->n_tokens > b->n_tokens || a->n_prompt > b->n_prompt
+               : a->n_tokens != b->n_tokens || a->n_prompt != b->n_prompt)
+        return false;
     for (int i = 0; i < a->n_prompt; i++)
         if (!same_event(&a->prompt[i], &b->prompt[i])) return false;
     for (int i = 0; i < a->n_tokens; i++)

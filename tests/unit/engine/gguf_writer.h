@@ -25,7 +25,7 @@ struct gw_bytes {
 };
 
 struct gguf_writer {
-    uint32_t version, alignment;    /* may lie: 3 and 32; alignment is also how data is padded, so add the key beside it */
+    uint32_t version, alignment;     /* may lie: 3 and 32; alignment is also how data is padded, so add the key beside it */
     int64_t extra_kv, extra_tensors; /* may lie: added to the true counts */
     uint64_t n_kv, n_tensors;
     struct gw_bytes kv, infos, data, file;

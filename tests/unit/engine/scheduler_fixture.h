@@ -21,9 +21,9 @@ struct world {
     struct block_pool pool;
     struct scheduler scheduler;
     struct batch batch;
-    uint64_t *shadow;        /* [n_blocks, block_tokens] */
-    int32_t *seen;           /* [n_blocks] references counted by world_check */
-    const char *failure;     /* what world_* found wrong; NULL: nothing */
+    uint64_t *shadow;    /* [n_blocks, block_tokens] */
+    int32_t *seen;       /* [n_blocks] references counted by world_check */
+    const char *failure; /* what world_* found wrong; NULL: nothing */
 };
 
 static inline uint64_t world_mix(uint64_t x) {
@@ -33,7 +33,9 @@ static inline uint64_t world_mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-static inline uint64_t world_hash(uint64_t before, int32_t token) { return world_mix(before ^ world_mix((uint64_t)(uint32_t)token)); }
+static inline uint64_t world_hash(uint64_t before, int32_t token) {
+    return world_mix(before ^ world_mix((uint64_t)(uint32_t)token));
+}
 
 /* What the stand-in model says after a text of this hash; choices differ, as with sampling. */
 static inline int32_t world_next(uint64_t hash, int choice) { return (int32_t)(world_mix(hash + (uint64_t)choice) & 0xffff); }
@@ -76,7 +78,8 @@ static inline int32_t world_submit(struct world *w, uint64_t seed, int n_prompt,
     int32_t *prompt = r->prompt;
     memset(r, 0, sizeof *r);
     r->prompt = prompt;
-    r->params = (struct engine_request){.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens, .n_choices = n_choices};
+    r->params =
+        (struct engine_request){.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens, .n_choices = n_choices};
     for (int t = 0; t < n_prompt; t++) prompt[t] = (int32_t)(world_mix(seed + (uint64_t)t) & 0xffff);
     r->id = seed + 1;
     r->n_unstarted = n_choices;
@@ -103,11 +106,13 @@ static inline bool world_compute(struct world *w) {
         uint64_t hash = 0;
         for (int position = 0; position < rows->first_position; position++) {
             hash = world_hash(hash, q->tokens[position]);
-            if (*world_slot(w, rows->blocks, position) != hash) return world_fail(w, "a block does not hold what the sequence wrote");
+            if (*world_slot(w, rows->blocks, position) != hash)
+                return world_fail(w, "a block does not hold what the sequence wrote");
         }
         for (int row = 0; row < rows->n_rows; row++) {
             int position = rows->first_position + row;
-            if (w->batch.tokens[rows->first_row + row] != q->tokens[position]) return world_fail(w, "the batch has another token");
+            if (w->batch.tokens[rows->first_row + row] != q->tokens[position])
+                return world_fail(w, "the batch has another token");
             hash = world_hash(hash, q->tokens[position]);
             *world_slot(w, rows->blocks, position) = hash;
         }
@@ -120,13 +125,16 @@ static inline bool world_check_batch(struct world *w) {
     const struct batch *b = &w->batch;
     int row = 0, logit = 0;
     if (b->n_tokens > w->options.max_batch_tokens) return world_fail(w, "more tokens than the budget");
-    if (b->n_seqs > w->options.max_seqs || b->n_seqs != w->scheduler.n_scheduled) return world_fail(w, "more sequences than allowed");
+    if (b->n_seqs > w->options.max_seqs || b->n_seqs != w->scheduler.n_scheduled)
+        return world_fail(w, "more sequences than allowed");
     for (int i = 0; i < b->n_seqs; i++) {
         const struct attn_seq *rows = &b->seqs[i];
         const struct sequence *q = &w->store.sequences[w->scheduler.scheduled[i]];
         if (rows->first_row != row || rows->n_rows < 1) return world_fail(w, "rows of a sequence do not follow the one before");
-        if (rows->first_position != q->computed || rows->first_position + rows->n_rows > q->n_tokens) return world_fail(w, "rows past the tokens");
-        if (q->n_blocks * w->options.block_tokens < rows->first_position + rows->n_rows) return world_fail(w, "rows without blocks");
+        if (rows->first_position != q->computed || rows->first_position + rows->n_rows > q->n_tokens)
+            return world_fail(w, "rows past the tokens");
+        if (q->n_blocks * w->options.block_tokens < rows->first_position + rows->n_rows)
+            return world_fail(w, "rows without blocks");
         for (int j = 0; j < i; j++)
             if (w->scheduler.scheduled[j] == w->scheduler.scheduled[i]) return world_fail(w, "a sequence is in the step twice");
         row += rows->n_rows;
@@ -186,7 +194,8 @@ static inline void world_cancel(struct world *w, int32_t request, int choice) {
 static inline bool world_check_tokens(struct world *w, const struct sequence *q) {
     uint64_t hash = 0;
     for (int i = 0; i < q->n_tokens; i++) {
-        if (i >= q->n_prompt && q->tokens[i] != world_next(hash, q->choice)) return world_fail(w, "not the tokens of a solo run");
+        if (i >= q->n_prompt && q->tokens[i] != world_next(hash, q->choice))
+            return world_fail(w, "not the tokens of a solo run");
         hash = world_hash(hash, q->tokens[i]);
     }
     return true;

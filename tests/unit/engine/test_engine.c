@@ -16,16 +16,28 @@ static const char *model_path;
 static struct engine *engine; /* of the tests that need nothing special */
 
 static struct engine_options options_of(int max_seqs, int max_queue, int max_context) {
-    return (struct engine_options){.model_path = model_path, .n_threads = 2, .max_context = max_context, .max_seqs = max_seqs,
-                                   .max_batch_tokens = 64, .max_queue = max_queue, .block_tokens = 16};
+    return (struct engine_options){.model_path = model_path,
+                                   .n_threads = 2,
+                                   .max_context = max_context,
+                                   .max_seqs = max_seqs,
+                                   .max_batch_tokens = 64,
+                                   .max_queue = max_queue,
+                                   .block_tokens = 16};
 }
 
-static const int32_t prompt[] = {504, 2649, 282, 7217, 314, 260, 1206, 30, 198, 57, 736, 253, 1419, 351, 260, 905, 282, 657, 28, 284};
+static const int32_t prompt[] = {504, 2649, 282,  7217, 314, 260, 1206, 30,  198, 57,
+                                 736, 253,  1419, 351,  260, 905, 282,  657, 28,  284};
 #define N_PROMPT (int)(sizeof prompt / sizeof *prompt)
 
 static struct engine_request greedy(int n_prompt, int max_tokens) {
-    return (struct engine_request){.prompt = prompt, .n_prompt = n_prompt, .max_tokens = max_tokens, .n_choices = 1, .n_logprobs = -1,
-                                   .ignore_eos = true, .sampling = {.temperature = 0, .top_p = 1}, .arrival_us = clock_us()};
+    return (struct engine_request){.prompt = prompt,
+                                   .n_prompt = n_prompt,
+                                   .max_tokens = max_tokens,
+                                   .n_choices = 1,
+                                   .n_logprobs = -1,
+                                   .ignore_eos = true,
+                                   .sampling = {.temperature = 0, .top_p = 1},
+                                   .arrival_us = clock_us()};
 }
 
 static uint64_t submit(struct engine *e, const struct engine_request *r) {
@@ -132,7 +144,8 @@ static void a_completion_read_again_as_a_prompt_has_the_same_logprobs(void **sta
     for (int i = 0; i < 60; i++) {
         assert_true(same_event(&a.tokens[i], &b.prompt[N_PROMPT + i]));
         assert_int_equal(a.tokens[i].top[0].id, a.tokens[i].token); /* greedy takes the best */
-        assert_true(a.tokens[i].top[0].logprob == a.tokens[i].logprob && a.tokens[i].top[1].logprob >= a.tokens[i].top[2].logprob);
+        assert_true(a.tokens[i].top[0].logprob == a.tokens[i].logprob &&
+                    a.tokens[i].top[1].logprob >= a.tokens[i].top[2].logprob);
     }
     answer_free(&a);
     answer_free(&b);
@@ -154,9 +167,7 @@ static void greedy_choices_agree_and_sampled_ones_differ(void **state) {
     at_rest(engine);
 }
 
-static void *from_heap(void *context, size_t bytes) {
-    return *(void **)context = calloc(1, bytes);
-}
+static void *from_heap(void *context, size_t bytes) { return *(void **)context = calloc(1, bytes); }
 
 static void an_end_token_ends_and_is_named_but_not_sent(void **state) {
     static const char text[] = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n";

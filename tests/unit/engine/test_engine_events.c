@@ -65,7 +65,8 @@ static void await_readable(const struct ring *ring) {
 
 /* Every field that a copy could lose is told by the number. */
 static struct engine_event event_of(uint64_t number) {
-    struct engine_event event = {.id = number, .tag = ~number, .kind = EVENT_TOKEN, .token = (int32_t)number, .n_top = MAX_TOP_LOGPROBS};
+    struct engine_event event = {
+        .id = number, .tag = ~number, .kind = EVENT_TOKEN, .token = (int32_t)number, .n_top = MAX_TOP_LOGPROBS};
     event.top[MAX_TOP_LOGPROBS - 1].id = (int32_t)number;
     event.first_token_us = -(int64_t)number;
     return event;

@@ -18,7 +18,8 @@
 #else
 #define HAS_FEATURE(x) 0
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HAS_FEATURE(address_sanitizer) || HAS_FEATURE(thread_sanitizer)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || HAS_FEATURE(address_sanitizer) ||                         \
+    HAS_FEATURE(thread_sanitizer)
 #define SANITIZED 1
 #else
 #define SANITIZED 0
@@ -70,9 +71,7 @@ static void assert_refused(enum status status, const char *param, const char *te
 
 static const int64_t ne4[] = {32, 2, 2, 2};
 
-static void add_small_tensor(const char *name) {
-    gw_tensor(&w, name, GGML_F32, 1, (int64_t[]){4}, (float[]){1, 2, 3, 4});
-}
+static void add_small_tensor(const char *name) { gw_tensor(&w, name, GGML_F32, 1, (int64_t[]){4}, (float[]){1, 2, 3, 4}); }
 
 /* --- good files --- */
 
@@ -92,8 +91,11 @@ static void test_a_file_of_every_value_type_reads_back(void **state) {
     gw_i64(&w, "i64", 6);
     gw_f64(&w, "f64", 0.25);
     assert_opens();
-    const struct { const char *key; uint32_t value; } integers[] = {{"u8", 200}, {"i8", 100}, {"u16", 60000}, {"i16", 30000},
-        {"u32", UINT32_MAX}, {"i32", 7}, {"u64", 5000000}, {"i64", 6}};
+    const struct {
+        const char *key;
+        uint32_t value;
+    } integers[] = {{"u8", 200},         {"i8", 100}, {"u16", 60000},   {"i16", 30000},
+                    {"u32", UINT32_MAX}, {"i32", 7},  {"u64", 5000000}, {"i64", 6}};
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
         uint32_t v = 0;
         assert_int_equal(gguf_u32(g, integers[i].key, &v, &err), 1);
@@ -587,10 +589,10 @@ static void test_products_of_dimensions_that_wrap(void **state) {
     refuse_shape(GGML_F32, INT64_MAX, 2, 1, 1, "dimension 0");
     refuse_shape(GGML_Q4_0, INT64_MAX, 2, 1, 1, "dimension 0");
     refuse_shape(GGML_F32, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, "more elements");
-    refuse_shape(GGML_F32, (int64_t)1 << 30, (int64_t)1 << 30, 8, 1, "more bytes");      /* 2^63 elements, 2^65 bytes */
-    refuse_shape(GGML_F32, (int64_t)1 << 30, (int64_t)1 << 30, 4, 1, "more bytes");      /* exactly 2^64: 0 after wrapping */
-    refuse_shape(GGML_F32, (int64_t)1 << 30, (int64_t)1 << 29, 4, 1, "pass the end");    /* 2^63 bytes */
-    refuse_shape(GGML_F16, (int64_t)1 << 30, (int64_t)1 << 30, 16, 1, "more elements");  /* 2^64 elements */
+    refuse_shape(GGML_F32, (int64_t)1 << 30, (int64_t)1 << 30, 8, 1, "more bytes");     /* 2^63 elements, 2^65 bytes */
+    refuse_shape(GGML_F32, (int64_t)1 << 30, (int64_t)1 << 30, 4, 1, "more bytes");     /* exactly 2^64: 0 after wrapping */
+    refuse_shape(GGML_F32, (int64_t)1 << 30, (int64_t)1 << 29, 4, 1, "pass the end");   /* 2^63 bytes */
+    refuse_shape(GGML_F16, (int64_t)1 << 30, (int64_t)1 << 30, 16, 1, "more elements"); /* 2^64 elements */
     refuse_shape(GGML_Q4_K, (int64_t)1 << 30, (int64_t)1 << 30, 1 << 10, 1, "more bytes");
 }
 
@@ -601,8 +603,12 @@ static void test_rows_that_are_no_whole_blocks(void **state) {
 }
 
 static void test_types_that_are_not_read_are_named(void **state) {
-    const struct { uint32_t type; const char *name; } bad[] = {{10, "Q2_K"}, {11, "Q3_K"}, {9, "Q8_1"}, {20, "IQ4_NL"},
-        {39, "MXFP4"}, {26, "I32"}, {4, "type 4"}, {43, "type 43"}, {UINT32_MAX, "type 4294967295"}};
+    const struct {
+        uint32_t type;
+        const char *name;
+    } bad[] = {{10, "Q2_K"},   {11, "Q3_K"},    {9, "Q8_1"},
+               {20, "IQ4_NL"}, {39, "MXFP4"},   {26, "I32"},
+               {4, "type 4"},  {43, "type 43"}, {UINT32_MAX, "type 4294967295"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         gw_init(&w);
         gw_tensor_info(&w, "blk.0.attn_q.weight", bad[i].type, 1, (int64_t[]){256}, 0);

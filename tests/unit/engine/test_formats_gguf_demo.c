@@ -50,10 +50,12 @@ static void test_tensors_are_those_of_the_model(void **state) {
 }
 
 static void test_metadata_is_that_of_the_model(void **state) {
-    const struct { const char *key; uint32_t value; } keys[] = {{"llama.block_count", 30}, {"llama.context_length", 8192},
-        {"llama.embedding_length", 576}, {"llama.feed_forward_length", 1536}, {"llama.attention.head_count", 9},
-        {"llama.attention.head_count_kv", 3}, {"llama.vocab_size", 49152}, {"llama.rope.dimension_count", 64},
-        {"general.file_type", 3}};
+    const struct {
+        const char *key;
+        uint32_t value;
+    } keys[] = {{"llama.block_count", 30},           {"llama.context_length", 8192},     {"llama.embedding_length", 576},
+                {"llama.feed_forward_length", 1536}, {"llama.attention.head_count", 9},  {"llama.attention.head_count_kv", 3},
+                {"llama.vocab_size", 49152},         {"llama.rope.dimension_count", 64}, {"general.file_type", 3}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         uint32_t value = 0;
         assert_int_equal(gguf_u32(g, keys[i].key, &value, &err), 1);
@@ -101,7 +103,8 @@ static void test_matrices_pack_without_loss(void **state) {
             import_gguf_panel(panel, t->type, t->data, n_rows, n_cols, first);
             struct weight w = {fmt, PANEL_ROWS, (int)n_cols, panel};
             for (int r = 0; r < PANEL_ROWS && first + r < n_rows; r++) {
-                ggml_row_f32(t->type, (const char *)t->data + (uint64_t)(first + r) * (t->bytes / (uint64_t)n_rows), n_cols, want);
+                ggml_row_f32(t->type, (const char *)t->data + (uint64_t)(first + r) * (t->bytes / (uint64_t)n_rows), n_cols,
+                             want);
                 weight_row_f32(&w, r, got);
                 assert_memory_equal(got, want, (size_t)n_cols * sizeof *want);
             }

@@ -90,8 +90,11 @@ static void test_spm_defaults(void **state) {
 }
 
 static void test_bos_by_default_follows_the_pre_tokenizer(void **state) {
-    const struct { const char *pre; bool add_bos; } cases[] = {{"llama-bpe", true}, {"tekken", true}, {"llama3", true},
-        {"smollm", false}, {"qwen2", false}, {"gpt-2", false}, {"llama-bp", false}};
+    const struct {
+        const char *pre;
+        bool add_bos;
+    } cases[] = {{"llama-bpe", true}, {"tekken", true}, {"llama3", true},   {"smollm", false},
+                 {"qwen2", false},    {"gpt-2", false}, {"llama-bp", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fresh(state);
         begin("gpt2");

@@ -37,7 +37,8 @@ static struct ledger *open_ledger(const struct plan *p) {
 static void pieces_are_zeroed_aligned_and_apart(void **state) {
     struct plan p = two_lines(10000, 3 << 20);
     struct ledger *l = open_ledger(&p);
-    char *a = ledger_alloc(l, LINE_ROPE, 100), *b = ledger_alloc(l, LINE_ROPE, 100), *c = ledger_alloc(l, LINE_KV_POOL, 3 << 20);
+    char *a = ledger_alloc(l, LINE_ROPE, 100), *b = ledger_alloc(l, LINE_ROPE, 100),
+         *c = ledger_alloc(l, LINE_KV_POOL, 3 << 20);
     assert_true((uintptr_t)a % 64 == 0 && (uintptr_t)b % 64 == 0 && (uintptr_t)c % 64 == 0);
     assert_true(b >= a + 100);
     for (int i = 0; i < 100; i++) assert_int_equal(a[i] | b[i], 0);

@@ -143,8 +143,8 @@ static void zero_is_no_dimension(void **state) {
         struct tiny_model m = with_int(required[i], 0);
         assert_refused(&m, STATUS_CORRUPT, m.change);
     }
-    static const char *const others[] = {"llama.attention.head_count_kv", "llama.attention.key_length", "llama.attention.value_length",
-                                         "llama.rope.dimension_count"};
+    static const char *const others[] = {"llama.attention.head_count_kv", "llama.attention.key_length",
+                                         "llama.attention.value_length", "llama.rope.dimension_count"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         struct tiny_model m = with_int(others[i], 0);
         assert_refused(&m, STATUS_CORRUPT, m.change);
@@ -155,9 +155,15 @@ static void dimensions_over_their_limits_are_refused(void **state) {
     static const struct {
         const char *key;
         uint32_t value;
-    } over[] = {{"llama.block_count", MODEL_MAX_LAYERS + 1}, {"llama.embedding_length", (1 << 17) + 1}, {"llama.feed_forward_length", (1 << 20) + 1},
-                {"llama.context_length", (1 << 24) + 1},     {"llama.attention.head_count", 4097},      {"llama.attention.head_count_kv", 4097},
-                {"llama.attention.key_length", 257},         {"llama.attention.value_length", 257},     {"llama.rope.dimension_count", 17}};
+    } over[] = {{"llama.block_count", MODEL_MAX_LAYERS + 1},
+                {"llama.embedding_length", (1 << 17) + 1},
+                {"llama.feed_forward_length", (1 << 20) + 1},
+                {"llama.context_length", (1 << 24) + 1},
+                {"llama.attention.head_count", 4097},
+                {"llama.attention.head_count_kv", 4097},
+                {"llama.attention.key_length", 257},
+                {"llama.attention.value_length", 257},
+                {"llama.rope.dimension_count", 17}};
     for (size_t i = 0; i < sizeof over / sizeof *over; i++) {
         struct tiny_model m = with_int(over[i].key, over[i].value);
         assert_refused(&m, STATUS_CORRUPT, m.change);
@@ -202,7 +208,8 @@ static void rotated_dimensions_come_in_pairs(void **state) {
 static void floats_must_be_in_range_and_numbers(void **state) {
     struct tiny_model m = tiny_llama;
     m.rope_scale_factor = 2;
-    static const char *const keys[] = {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base", "llama.rope.scaling.factor"};
+    static const char *const keys[] = {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base",
+                                       "llama.rope.scaling.factor"};
     const float bad[] = {0, -1, NAN, INFINITY, -INFINITY, 2e12f};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         for (size_t j = 0; j < sizeof bad / sizeof *bad; j++) {
@@ -230,9 +237,10 @@ static void other_rope_scalings_are_not_supported(void **state) {
 
 /* ---- bad tensors ---- */
 
-static const char *const tensors[] = {
-    "token_embd.weight", "output_norm.weight", "blk.0.attn_norm.weight", "blk.1.attn_q.weight", "blk.0.attn_k.weight", "blk.1.attn_v.weight",
-    "blk.1.attn_output.weight", "blk.1.ffn_norm.weight", "blk.0.ffn_gate.weight", "blk.1.ffn_up.weight", "blk.1.ffn_down.weight"};
+static const char *const tensors[] = {"token_embd.weight",        "output_norm.weight",    "blk.0.attn_norm.weight",
+                                      "blk.1.attn_q.weight",      "blk.0.attn_k.weight",   "blk.1.attn_v.weight",
+                                      "blk.1.attn_output.weight", "blk.1.ffn_norm.weight", "blk.0.ffn_gate.weight",
+                                      "blk.1.ffn_up.weight",      "blk.1.ffn_down.weight"};
 enum { N_TENSORS = sizeof tensors / sizeof *tensors };
 
 static void a_tensor_that_is_missing_is_named(void **state) {
@@ -275,7 +283,8 @@ static void a_quantized_vector_is_refused(void **state) {
     struct tiny_model m = tiny_llama;
     m.has_biases = m.has_factors = 1;
     m.to_type = GGML_Q8_0;
-    static const char *const vectors[] = {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight", "blk.0.attn_q.bias"};
+    static const char *const vectors[] = {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight",
+                                          "blk.0.attn_q.bias"};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
         m.retype = vectors[i];
         assert_refused(&m, STATUS_UNSUPPORTED, m.retype);

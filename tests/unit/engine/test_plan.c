@@ -16,8 +16,8 @@
 static char path[64];
 static struct model_source source; /* a context of 8192, so that it is worth cutting */
 
-static const struct engine_options usual = {.n_threads = 2, .max_seqs = 4, .max_batch_tokens = 64, .max_queue = 8, .block_tokens = 16,
-                                            .memory_budget = 64 * MIB};
+static const struct engine_options usual = {
+    .n_threads = 2, .max_seqs = 4, .max_batch_tokens = 64, .max_queue = 8, .block_tokens = 16, .memory_budget = 64 * MIB};
 
 static struct tiny_model long_model(void) {
     struct tiny_model m = tiny_llama;
@@ -60,7 +60,8 @@ static void assert_holds(const struct plan *p, const struct engine_options *reso
     assert_true(p->lines[LINE_KV_POOL].bytes == (size_t)p->kv_tokens * p->kv_bytes_per_token);
 }
 
-static enum status build(const struct engine_options *options, struct engine_options *resolved, struct plan *plan, struct err *err) {
+static enum status build(const struct engine_options *options, struct engine_options *resolved, struct plan *plan,
+                         struct err *err) {
     memset(err, 0, sizeof *err);
     return plan_build(&source, options, resolved, plan, err);
 }
@@ -124,12 +125,12 @@ static void the_servers_lines_are_what_it_asked_for(void **state) {
 
 /* ---- budgets ---- */
 
-static int between(uint64_t *state, int low, int high) {
-    return low + (int)(tiny_next(state) % (uint64_t)(high - low + 1));
-}
+static int between(uint64_t *state, int low, int high) { return low + (int)(tiny_next(state) % (uint64_t)(high - low + 1)); }
 
 static struct engine_options random_options(uint64_t *state) {
-    struct engine_options o = {.n_threads = between(state, 1, 8), .max_seqs = 1 << between(state, 0, 7), .max_queue = between(state, 0, 300),
+    struct engine_options o = {.n_threads = between(state, 1, 8),
+                               .max_seqs = 1 << between(state, 0, 7),
+                               .max_queue = between(state, 0, 300),
                                .block_tokens = 16 * between(state, 1, 16)};
     o.max_batch_tokens = o.max_seqs + between(state, 0, 2000);
     if (between(state, 0, 1)) o.max_context = between(state, 2, 8192);
@@ -192,8 +193,8 @@ static void more_budget_never_gives_less(void **state) {
             }
             bool is_cut = !o.max_context && resolved.max_context < 8192;
             if ((!is_cut && plan.n_blocks < blocks && context == resolved.max_context) || resolved.max_context < context)
-                fail_msg("round %d: %zu bytes give %d blocks and a context of %d, fewer gave %d and %d", round, o.memory_budget, plan.n_blocks,
-                         resolved.max_context, blocks, context);
+                fail_msg("round %d: %zu bytes give %d blocks and a context of %d, fewer gave %d and %d", round, o.memory_budget,
+                         plan.n_blocks, resolved.max_context, blocks, context);
             blocks = plan.n_blocks;
             context = resolved.max_context;
         }
@@ -237,8 +238,9 @@ static void a_budget_that_is_too_small_is_told_what_would_do(void **state) {
     o.memory_budget = 1;
     assert_int_equal(build(&o, &resolved, &plan, &err), STATUS_NO_MEMORY);
     assert_string_equal(err.param, "memory_budget");
-    for (const char *const *word = (const char *const[]){"memory budget", "MiB", "weights", "max_context", "max_seqs", "nor would", NULL}; *word;
-         word++)
+    for (const char *const *word =
+             (const char *const[]){"memory budget", "MiB", "weights", "max_context", "max_seqs", "nor would", NULL};
+         *word; word++)
         if (!strstr(err.text, *word)) fail_msg("'%s' is not in: %s", *word, err.text);
     assert_true(strlen(err.text) < sizeof err.text - 1); /* not cut */
 }
@@ -254,8 +256,8 @@ static void what_a_refusal_recommends_fits(void **state) {
         const char *offer = strstr(err.text, "what would fit: ");
         if (!offer) continue;
         n_offers++;
-        if (sscanf(offer, "what would fit: max_context %d, max_seqs %d, max_batch_tokens %d, max_queue %d", &o.max_context, &o.max_seqs,
-                   &o.max_batch_tokens, &o.max_queue) != 4)
+        if (sscanf(offer, "what would fit: max_context %d, max_seqs %d, max_batch_tokens %d, max_queue %d", &o.max_context,
+                   &o.max_seqs, &o.max_batch_tokens, &o.max_queue) != 4)
             fail_msg("%s", err.text);
         if (build(&o, &resolved, &plan, &err)) fail_msg("round %d: what was said to fit does not: %s", round, err.text);
     }
@@ -299,7 +301,12 @@ static void an_option_out_of_range_is_named(void **state) {
 }
 
 static void the_largest_options_neither_overflow_nor_fit(void **state) {
-    struct engine_options o = {.n_threads = 256, .max_seqs = 1024, .max_batch_tokens = 65536, .max_queue = 65536, .block_tokens = 256}, resolved;
+    struct engine_options o = {.n_threads = 256,
+                               .max_seqs = 1024,
+                               .max_batch_tokens = 65536,
+                               .max_queue = 65536,
+                               .block_tokens = 256},
+                          resolved;
     struct plan plan;
     struct err err;
     o.memory_budget = 64 * MIB;
@@ -362,10 +369,12 @@ static void weights_and_tables_are_planned_to_the_byte(void **state) {
     const struct plan *plan = ledger_plan(engine_ledger(e));
     struct ledger_reading reading;
     ledger_read(engine_ledger(e), &reading);
-    static const enum ledger_line_id exact[] = {LINE_WEIGHTS, LINE_NORMS, LINE_ROPE, LINE_KV_POOL, LINE_ACTIVATIONS, LINE_BACKEND, LINE_LOGITS};
+    static const enum ledger_line_id exact[] = {LINE_WEIGHTS,     LINE_NORMS,   LINE_ROPE,  LINE_KV_POOL,
+                                                LINE_ACTIVATIONS, LINE_BACKEND, LINE_LOGITS};
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
         if (reading.used[exact[i]] != plan->lines[exact[i]].bytes)
-            fail_msg("%s: %zu used, %zu planned", plan->lines[exact[i]].id, reading.used[exact[i]], plan->lines[exact[i]].bytes);
+            fail_msg("%s: %zu used, %zu planned", plan->lines[exact[i]].id, reading.used[exact[i]],
+                     plan->lines[exact[i]].bytes);
     engine_close(e);
 }
 

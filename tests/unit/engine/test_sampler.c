@@ -107,7 +107,9 @@ static void filters_keep_what_a_full_sort_keeps(void **state) {
     const float min_ps[] = {0.0f, 0.05f, 0.5f, 1.0f};
     int compared = 0;
     for (int round = 0; round < 300; round++) {
-        struct sampling p = {.temperature = temperatures[round % 3], .top_p = top_ps[round % 5], .top_k = top_ks[round / 5 % 5],
+        struct sampling p = {.temperature = temperatures[round % 3],
+                             .top_p = top_ps[round % 5],
+                             .top_k = top_ks[round / 5 % 5],
                              .min_p = min_ps[round / 25 % 4]};
         fill_random(logits, VOCAB, 4 + round % 7 * 3);
         struct row_stat st = stat_of(logits, VOCAB);
@@ -119,8 +121,8 @@ static void filters_keep_what_a_full_sort_keeps(void **state) {
         bool is_kept[VOCAB] = {false};
         for (int i = 0; i < n; i++) is_kept[s.candidates[i].id] = true;
         if (n != want.n)
-            fail_msg("round %d: %d kept, not %d (T %g k %d p %g min %g)", round, n, want.n, (double)p.temperature, p.top_k, (double)p.top_p,
-                     (double)p.min_p);
+            fail_msg("round %d: %d kept, not %d (T %g k %d p %g min %g)", round, n, want.n, (double)p.temperature, p.top_k,
+                     (double)p.top_p, (double)p.min_p);
         for (int i = 0; i < want.n; i++) assert_true(is_kept[want.ids[i]]);
         compared++;
     }
@@ -183,7 +185,8 @@ static void draws_have_the_right_frequencies(void **state) {
     check_frequencies(&(struct sampling){.temperature = 1, .top_p = 1, .top_k = 20, .seed = 3}, 6, "top_k 20");
     check_frequencies(&(struct sampling){.temperature = 1, .top_p = 0.9f, .seed = 4}, 12, "top_p 0.9");
     check_frequencies(&(struct sampling){.temperature = 1, .top_p = 1, .min_p = 0.1f, .seed = 5}, 12, "min_p 0.1");
-    check_frequencies(&(struct sampling){.temperature = 1.5f, .top_p = 0.95f, .min_p = 0.02f, .top_k = 50, .seed = 6}, 9, "all of them");
+    check_frequencies(&(struct sampling){.temperature = 1.5f, .top_p = 0.95f, .min_p = 0.02f, .top_k = 50, .seed = 6}, 9,
+                      "all of them");
 }
 
 static void temperature_zero_takes_the_best(void **state) {
@@ -249,9 +252,14 @@ static float strange_logit(int kind, int i) {
 static void strange_rows_give_a_token_in_range(void **state) {
     struct sampler s = open_sampler(VOCAB);
     float *logits = malloc(VOCAB * sizeof *logits);
-    const struct sampling ps[] = {{.temperature = 1, .top_p = 1}, {.temperature = 1e-38f, .top_p = 0.9f}, {.temperature = 1e-45f, .top_p = 1},
-                                  {.temperature = 1e38f, .top_p = 0.5f}, {.temperature = 2, .top_p = 1, .top_k = 1}, {.temperature = 1, .top_p = 1e-30f},
-                                  {.temperature = 1, .top_p = 0.99999994f}, {.temperature = 0.01f, .top_p = 0.99999994f, .top_k = 2999}};
+    const struct sampling ps[] = {{.temperature = 1, .top_p = 1},
+                                  {.temperature = 1e-38f, .top_p = 0.9f},
+                                  {.temperature = 1e-45f, .top_p = 1},
+                                  {.temperature = 1e38f, .top_p = 0.5f},
+                                  {.temperature = 2, .top_p = 1, .top_k = 1},
+                                  {.temperature = 1, .top_p = 1e-30f},
+                                  {.temperature = 1, .top_p = 0.99999994f},
+                                  {.temperature = 0.01f, .top_p = 0.99999994f, .top_k = 2999}};
     for (int kind = 0; kind < 6; kind++) {
         for (int i = 0; i < VOCAB; i++) logits[i] = strange_logit(kind, i);
         struct row_stat st = stat_of(logits, VOCAB);
@@ -273,7 +281,8 @@ static void any_vocabulary_size_works(void **state) {
         struct row_stat st = stat_of(logits, n);
         for (int i = 0; i < 50; i++) {
             assert_in_range(sampler_draw(&s, logits, &st, &(struct sampling){.temperature = 1, .top_p = 1}, 0, i), 0, n - 1);
-            assert_in_range(sampler_draw(&s, logits, &st, &(struct sampling){.temperature = 1, .top_p = 0.9f, .top_k = 5}, 0, i), 0, n - 1);
+            assert_in_range(
+                sampler_draw(&s, logits, &st, &(struct sampling){.temperature = 1, .top_p = 0.9f, .top_k = 5}, 0, i), 0, n - 1);
         }
         close_sampler(&s);
     }

@@ -7,7 +7,8 @@
 
 #include "tests/unit/engine/scheduler_fixture.h"
 
-static const struct engine_options small = {.max_seqs = 4, .max_queue = 100, .max_context = 256, .max_batch_tokens = 64, .block_tokens = 16};
+static const struct engine_options small = {
+    .max_seqs = 4, .max_queue = 100, .max_context = 256, .max_batch_tokens = 64, .block_tokens = 16};
 
 static void step(struct world *w) {
     if (!world_step(w)) fail_msg("%s", w->failure);

@@ -11,7 +11,10 @@
 static void stores_take_what_their_lines_were_priced_at(void **state) {
     for (int seqs = 1; seqs < 80; seqs += 13)
         for (int context = 2; context < 3000; context = context * 3 + 1) {
-            struct engine_options o = {.max_seqs = seqs, .max_queue = seqs * 3 % 7, .max_context = context, .max_batch_tokens = seqs + 31,
+            struct engine_options o = {.max_seqs = seqs,
+                                       .max_queue = seqs * 3 % 7,
+                                       .max_context = context,
+                                       .max_batch_tokens = seqs + 31,
                                        .block_tokens = 16 + 16 * (seqs % 3)};
             struct world w;
             world_open(&w, &o, 100);

@@ -79,7 +79,8 @@ static void rotate(const struct reference *r, double *head, int position) {
     const struct model_desc *d = &r->source.desc;
     bool adjacent = strcmp(d->architecture, "llama") == 0;
     for (int i = 0; i < d->n_rot / 2; i++) {
-        double angle = position * (double)d->rope_scale * pow((double)d->rope_base, -2.0 * i / d->n_rot) / (r->factors ? r->factors[i] : 1);
+        double angle = position * (double)d->rope_scale * pow((double)d->rope_base, -2.0 * i / d->n_rot) /
+                       (r->factors ? r->factors[i] : 1);
         double *a = head + (adjacent ? 2 * i : i), *b = adjacent ? a + 1 : a + d->n_rot / 2;
         double x = *a, y = *b;
         *a = x * cos(angle) - y * sin(angle);
@@ -87,7 +88,8 @@ static void rotate(const struct reference *r, double *head, int position) {
     }
 }
 
-static void attend_head(const struct reference *r, double *out, const double *q, const double *keys, const double *values, int kv_cols) {
+static void attend_head(const struct reference *r, double *out, const double *q, const double *keys, const double *values,
+                        int kv_cols) {
     int head_dim = r->source.desc.head_dim;
     double scores[MAX_TOKENS], sum = 0, most = -INFINITY;
     for (int t = 0; t <= r->n_tokens; t++) {
@@ -107,7 +109,8 @@ static void attend(struct reference *r, int layer, double *x) {
     const struct model_desc *d = &r->source.desc;
     int q_cols = d->n_heads * d->head_dim, kv_cols = d->n_kv_heads * d->head_dim;
     double *h = numbers(d->hidden), *q = numbers(q_cols), *out = numbers(q_cols), *mixed = numbers(d->hidden);
-    double *keys = r->keys + (size_t)layer * MAX_TOKENS * (size_t)kv_cols, *values = r->values + (size_t)layer * MAX_TOKENS * (size_t)kv_cols;
+    double *keys = r->keys + (size_t)layer * MAX_TOKENS * (size_t)kv_cols,
+           *values = r->values + (size_t)layer * MAX_TOKENS * (size_t)kv_cols;
     double *k = keys + (size_t)r->n_tokens * (size_t)kv_cols, *v = values + (size_t)r->n_tokens * (size_t)kv_cols;
     norm(h, x, layer_weights_of(r, layer, "attn_norm.weight"), d->hidden, (double)d->norm_eps);
     matvec(r, layer, "attn_q", q, h, q_cols, d->hidden);
@@ -115,7 +118,8 @@ static void attend(struct reference *r, int layer, double *x) {
     matvec(r, layer, "attn_v", v, h, kv_cols, d->hidden);
     for (int i = 0; i < d->n_heads; i++) rotate(r, q + i * d->head_dim, r->n_tokens);
     for (int i = 0; i < d->n_kv_heads; i++) rotate(r, k + i * d->head_dim, r->n_tokens);
-    for (int i = 0; i < kv_cols; i++) k[i] = (double)f16_to_f32(f32_to_f16((float)k[i])), v[i] = (double)f16_to_f32(f32_to_f16((float)v[i]));
+    for (int i = 0; i < kv_cols; i++)
+        k[i] = (double)f16_to_f32(f32_to_f16((float)k[i])), v[i] = (double)f16_to_f32(f32_to_f16((float)v[i]));
     for (int i = 0; i < d->n_heads; i++) {
         int kv_head = i / (d->n_heads / d->n_kv_heads) * d->head_dim;
         attend_head(r, out + i * d->head_dim, q + i * d->head_dim, keys + kv_head, values + kv_head, kv_cols);
@@ -150,7 +154,8 @@ static void reference_append(struct reference *r, int32_t id, double *logits) {
     norm(x, x, weights(r->source.file, "output_norm.weight"), d->hidden, (double)d->norm_eps);
     for (int i = 0; i < d->vocab; i++) {
         logits[i] = 0;
-        for (int j = 0; j < d->hidden; j++) logits[i] += (head ? head : embedding)[(size_t)i * (size_t)d->hidden + (size_t)j] * x[j];
+        for (int j = 0; j < d->hidden; j++)
+            logits[i] += (head ? head : embedding)[(size_t)i * (size_t)d->hidden + (size_t)j] * x[j];
     }
     r->n_tokens++;
     free(embedding), free(head), free(x);
@@ -177,7 +182,7 @@ static void reference_close(struct reference *r) {
 struct comparison {
     struct reference *r;
     const int32_t *ids;
-    double *logits; /* [MAX_TOKENS][vocab] of the reference */
+    double *logits;       /* [MAX_TOKENS][vocab] of the reference */
     double error, spread; /* sums of squares: of differences, of the reference's logits */
     double worst_sum;
     int n_rows;
@@ -213,10 +218,12 @@ static double error_of(const struct tiny_model *m, bool f32, int n, int at_once)
         ids[i] = (int32_t)(tiny_next(&state) % (uint64_t)m->vocab);
         reference_append(&r, ids[i], c.logits + (size_t)i * (size_t)m->vocab);
     }
-    struct engine_options options = {.model_path = path, .n_threads = 2, .activations_f32 = f32, .memory_budget = (size_t)256 << 20};
+    struct engine_options options = {
+        .model_path = path, .n_threads = 2, .activations_f32 = f32, .memory_budget = (size_t)256 << 20};
     if (evaluator_open(&e, &options, &err)) fail_msg("%s", err.text);
     for (int i = 0; i < n; i += at_once)
-        if (evaluator_append(e, ids + i, n - i < at_once ? n - i : at_once, true, compare_row, &c, &err)) fail_msg("%s", err.text);
+        if (evaluator_append(e, ids + i, n - i < at_once ? n - i : at_once, true, compare_row, &c, &err))
+            fail_msg("%s", err.text);
     evaluator_close(e);
     assert_int_equal(c.n_rows, n);
     assert_true(c.worst_sum < 1e-4);
@@ -308,14 +315,15 @@ static void widths_that_are_no_multiple_of_a_vector(void **state) {
 static const struct {
     uint32_t type;
     double limit; /* with float activations */
-} types[] = {
-    {GGML_F16, ROUNDING}, {GGML_BF16, ROUNDING}, {GGML_Q4_0, ROUNDING}, {GGML_Q4_1, ROUNDING}, {GGML_Q5_0, ROUNDING}, {GGML_Q5_1, ROUNDING},
-    {GGML_Q8_0, ROUNDING}, {GGML_Q4_K, 5e-3} /* scales become F16 */, {GGML_Q5_K, 5e-3}, {GGML_Q6_K, 2e-2} /* requantized */};
+} types[] = {{GGML_F16, ROUNDING},  {GGML_BF16, ROUNDING}, {GGML_Q4_0, ROUNDING}, {GGML_Q4_1, ROUNDING},
+             {GGML_Q5_0, ROUNDING}, {GGML_Q5_1, ROUNDING}, {GGML_Q8_0, ROUNDING}, {GGML_Q4_K, 5e-3} /* scales become F16 */,
+             {GGML_Q5_K, 5e-3},     {GGML_Q6_K, 2e-2} /* requantized */};
 
 static struct tiny_model of_type(uint32_t type) {
     struct tiny_model m = tiny_llama;
     m.type = m.embedding_type = type;
-    if (type == GGML_Q4_K || type == GGML_Q5_K || type == GGML_Q6_K) m.hidden = m.ffn = 256, m.n_heads = 4, m.head_dim = 64, m.n_rot = 0;
+    if (type == GGML_Q4_K || type == GGML_Q5_K || type == GGML_Q6_K)
+        m.hidden = m.ffn = 256, m.n_heads = 4, m.head_dim = 64, m.n_rot = 0;
     return m;
 }
 

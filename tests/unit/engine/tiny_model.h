@@ -15,27 +15,38 @@
 struct tiny_model {
     const char *architecture;
     int n_layers, hidden, n_heads, n_kv_heads, head_dim, ffn, vocab, context, n_rot; /* head_dim, n_rot: 0 leaves the key out */
-    uint32_t type;                /* of matrices; K-quants need widths of 256 */
-    uint32_t embedding_type;      /* and of the embedding and the head */
+    uint32_t type;           /* of matrices; K-quants need widths of 256 */
+    uint32_t embedding_type; /* and of the embedding and the head */
     int is_tied, has_biases, has_factors, is_mixed /* every other matrix is F16 */;
     float rope_base, rope_scale_factor; /* 0: leaves the key out */
     const char *scaling_type;
-    int n_tokens;                 /* of the vocabulary; 0: vocab */
+    int n_tokens; /* of the vocabulary; 0: vocab */
     uint64_t seed;
     /* One change, by the name of a key or a tensor. */
-    const char *drop;             /* key or tensor left out */
-    const char *change;           /* key of an integer or a float that becomes ... */
+    const char *drop;   /* key or tensor left out */
+    const char *change; /* key of an integer or a float that becomes ... */
     uint32_t to_int;
     float to_float;
     const char *reshape, *retype; /* tensors */
     int64_t ne[3];
     uint32_t to_type;
-    float factor;                 /* of rope_freqs.weight[1], when not 0 */
+    float factor; /* of rope_freqs.weight[1], when not 0 */
 };
 
-static const struct tiny_model tiny_llama = {
-    .architecture = "llama", .n_layers = 2, .hidden = 64, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .ffn = 96, .vocab = 48,
-    .context = 512, .n_rot = 16, .type = GGML_F32, .embedding_type = GGML_F32, .rope_base = 10000, .seed = 1};
+static const struct tiny_model tiny_llama = {.architecture = "llama",
+                                             .n_layers = 2,
+                                             .hidden = 64,
+                                             .n_heads = 4,
+                                             .n_kv_heads = 2,
+                                             .head_dim = 16,
+                                             .ffn = 96,
+                                             .vocab = 48,
+                                             .context = 512,
+                                             .n_rot = 16,
+                                             .type = GGML_F32,
+                                             .embedding_type = GGML_F32,
+                                             .rope_base = 10000,
+                                             .seed = 1};
 
 /* ---- numbers ---- */
 
@@ -137,7 +148,12 @@ static inline void tiny_vocab(struct gguf_writer *w, const struct tiny_model *m)
     gw_array(w, "tokenizer.ggml.tokens", 8, (uint64_t)n);
     for (int i = 0; i < n; i++) {
         char text[8];
-        snprintf(text, sizeof text, i == 0 ? "<unk>" : i == 1 ? "<s>" : i == 2 ? "</s>" : "%c%c%c", 'a' + i % 26, 'a' + i / 26 % 26, 'a' + i / 676);
+        snprintf(text, sizeof text,
+                 i == 0   ? "<unk>"
+                 : i == 1 ? "<s>"
+                 : i == 2 ? "</s>"
+                          : "%c%c%c",
+                 'a' + i % 26, 'a' + i / 26 % 26, 'a' + i / 676);
         gw_put_text(&w->kv, text, strlen(text));
     }
     gw_array(w, "tokenizer.ggml.scores", 6, (uint64_t)n);
@@ -167,10 +183,18 @@ static inline void tiny_layer(struct gguf_writer *w, const struct tiny_model *m,
         const char *name;
         int cols, rows, is_matrix;
     } tensors[] = {
-        {"attn_norm.weight", m->hidden, 1, 0}, {"attn_q.weight", m->hidden, q, 1},     {"attn_k.weight", m->hidden, kv, 1},
-        {"attn_v.weight", m->hidden, kv, 1},   {"attn_output.weight", q, m->hidden, 1}, {"ffn_norm.weight", m->hidden, 1, 0},
-        {"ffn_gate.weight", m->hidden, m->ffn, 1}, {"ffn_up.weight", m->hidden, m->ffn, 1}, {"ffn_down.weight", m->ffn, m->hidden, 1},
-        {"attn_q.bias", q, 1, 0},              {"attn_k.bias", kv, 1, 0},              {"attn_v.bias", kv, 1, 0},
+        {"attn_norm.weight", m->hidden, 1, 0},
+        {"attn_q.weight", m->hidden, q, 1},
+        {"attn_k.weight", m->hidden, kv, 1},
+        {"attn_v.weight", m->hidden, kv, 1},
+        {"attn_output.weight", q, m->hidden, 1},
+        {"ffn_norm.weight", m->hidden, 1, 0},
+        {"ffn_gate.weight", m->hidden, m->ffn, 1},
+        {"ffn_up.weight", m->hidden, m->ffn, 1},
+        {"ffn_down.weight", m->ffn, m->hidden, 1},
+        {"attn_q.bias", q, 1, 0},
+        {"attn_k.bias", kv, 1, 0},
+        {"attn_v.bias", kv, 1, 0},
     };
     int n = (int)(sizeof tensors / sizeof *tensors) - (m->has_biases ? 0 : 3);
     for (int i = 0; i < n; i++) {

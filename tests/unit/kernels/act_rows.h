@@ -23,8 +23,8 @@ static inline struct act_rows make_act(int n_tokens, int n_cols) {
 }
 
 static inline void free_act(struct act_rows *r) {
-    free(r->a.f), free(r->a.q), free(r->a.scale), free(r->a.sum), free(r->a.zero), free(r->a.wide),
-        free(r->a.wide_scale), free(r->a.wide_sum);
+    free(r->a.f), free(r->a.q), free(r->a.scale), free(r->a.sum), free(r->a.zero), free(r->a.wide), free(r->a.wide_scale),
+        free(r->a.wide_sum);
 }
 
 static inline void assert_act_equal(const struct act_rows *x, const struct act_rows *y, unsigned kinds) {

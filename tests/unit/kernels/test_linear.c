@@ -61,8 +61,7 @@ static void set_scales(struct weight *w, float scale, float minimum) {
 
 static void random_group(enum wfmt fmt, uint8_t *group) {
     for (size_t i = 0; i < quant_bytes(fmt); i++) group[i] = (uint8_t)random_u32();
-    for (size_t i = quant_bytes(fmt); i < wfmt_group_bytes(fmt); i += 2)
-        put_f16(group + i, random_float(-0.1f, 0.1f));
+    for (size_t i = quant_bytes(fmt); i < wfmt_group_bytes(fmt); i += 2) put_f16(group + i, random_float(-0.1f, 0.1f));
 }
 
 static void random_values(enum wfmt fmt, uint8_t *panel, int n) {
@@ -122,7 +121,8 @@ static struct linear_job job_of(const struct weight *w, const struct output *o) 
     return (struct linear_job){.w = w, .bias = o->bias, .y = o->y, .y_stride = o->stride, .add = o->add};
 }
 
-static void run_span(const struct linear_variant *v, const struct weight *w, const struct act *x, const struct output *o, bool use_f32) {
+static void run_span(const struct linear_variant *v, const struct weight *w, const struct act *x, const struct output *o,
+                     bool use_f32) {
     struct linear_job job = job_of(w, o);
     struct linear_span span = {.job = &job, .x = x, .use_f32 = use_f32, .n_panels = panels_of(w), .n_tokens = o->n_tokens};
     v->span(&span);
@@ -161,12 +161,15 @@ static void check_shape(enum wfmt fmt, int n_rows, int n_cols, int n_tokens) {
 }
 
 static void every_instruction_set_gives_the_bits_of_plain_c(void **test) {
-    static const struct { int rows, cols, tokens; } shapes[] = {
+    static const struct {
+        int rows, cols, tokens;
+    } shapes[] = {
         {1, 32, 1}, {16, 64, 2}, {17, 96, 3}, {40, 576, 9}, {33, 1536, 4}, {5, 4096, 2}, {130, 128, 17},
     };
     random_seed(31);
     for (int fmt = 0; fmt < WFMT_COUNT; fmt++)
-        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) check_shape(fmt, shapes[s].rows, shapes[s].cols, shapes[s].tokens);
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            check_shape(fmt, shapes[s].rows, shapes[s].cols, shapes[s].tokens);
 }
 
 static void any_number_of_tokens_gives_the_bits_of_plain_c(void **test) {
@@ -370,9 +373,11 @@ static void check_threads(int n_cols, int n_tokens) {
         for (int n_threads = 1; cpu_isa_available(isa) && n_threads <= 5; n_threads++) {
             struct output o[N_JOBS];
             struct linear_job jobs[N_JOBS];
-            for (int j = 0; j < N_JOBS; j++) o[j] = make_output(n_tokens, rows[j], j == 0, j == 1), jobs[j] = job_of(&w[j], &o[j]);
+            for (int j = 0; j < N_JOBS; j++)
+                o[j] = make_output(n_tokens, rows[j], j == 0, j == 1), jobs[j] = job_of(&w[j], &o[j]);
             run_backend(isa, n_threads, jobs, &x.a, n_tokens);
-            for (int j = 0; j < N_JOBS; j++) assert_same_bits(&expected[j], &o[j], cpu_isa_name(isa), &w[j]), free_output(&o[j]);
+            for (int j = 0; j < N_JOBS; j++)
+                assert_same_bits(&expected[j], &o[j], cpu_isa_name(isa), &w[j]), free_output(&o[j]);
         }
     for (int j = 0; j < N_JOBS; j++) free_weight(&w[j]), free_output(&expected[j]);
     free_act(&x);

@@ -54,9 +54,7 @@ static void put_f16(uint8_t *at, float value) {
 }
 
 /* q[r][c] that no two of near rows or columns share. */
-static int int8_quant(int r, int c) {
-    return (r * 37 + c * 11) % 255 - 127;
-}
+static int int8_quant(int r, int c) { return (r * 37 + c * 11) % 255 - 127; }
 
 static void check_int8(enum wfmt fmt, bool has_min) {
     uint8_t *panel = zeroed(weight_bytes(fmt, 16, 64));
@@ -83,9 +81,7 @@ static void test_int8_lies_as_stated(void **state) {
     check_int8(WFMT_INT8_G32M, true);
 }
 
-static int int4_quant(int r, int c) {
-    return (r * 7 + c * 5) % 16;
-}
+static int int4_quant(int r, int c) { return (r * 7 + c * 5) % 16; }
 
 static void check_int4(enum wfmt fmt, bool has_min) {
     uint8_t *panel = zeroed(weight_bytes(fmt, 16, 64));

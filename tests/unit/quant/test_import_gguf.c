@@ -54,9 +54,7 @@ static float expected_at(const struct fixture *x, uint32_t row, uint32_t col) {
     return value;
 }
 
-static bool is_lossless(uint32_t type) {
-    return type != GGML_Q4_K && type != GGML_Q5_K && type != GGML_Q6_K;
-}
+static bool is_lossless(uint32_t type) { return type != GGML_Q4_K && type != GGML_Q5_K && type != GGML_Q6_K; }
 
 static void test_all_importable_types_are_there(void **state) {
     assert_int_equal(n_fixtures, 11);
@@ -116,8 +114,8 @@ static void *pack(const struct fixture *x, struct weight *w) {
     assert_non_null(data);
     memset(data, 0xa5, bytes);
     for (int64_t r = 0; r < x->n_rows; r += PANEL_ROWS)
-        import_gguf_panel(data + (size_t)(r / PANEL_ROWS) * wfmt_panel_bytes(w->fmt, (int)x->n_cols), x->type, x->rows, x->n_rows,
-                          x->n_cols, r);
+        import_gguf_panel(data + (size_t)(r / PANEL_ROWS) * wfmt_panel_bytes(w->fmt, (int)x->n_cols), x->type, x->rows,
+                          x->n_rows, x->n_cols, r);
     w->data = data;
     return data;
 }
@@ -125,7 +123,8 @@ static void *pack(const struct fixture *x, struct weight *w) {
 /* scale and min of a row's group in a packed matrix. */
 static float packed_scale(const struct weight *w, uint32_t row, uint32_t col, bool min) {
     size_t quants = wfmt_group_bytes(w->fmt) % 512 < 256 ? 512 : 256;
-    const uint8_t *group = (const uint8_t *)w->data + row / 16 * wfmt_panel_bytes(w->fmt, w->n_cols) + col / 32 * wfmt_group_bytes(w->fmt);
+    const uint8_t *group =
+        (const uint8_t *)w->data + row / 16 * wfmt_panel_bytes(w->fmt, w->n_cols) + col / 32 * wfmt_group_bytes(w->fmt);
     uint16_t h;
     memcpy(&h, group + quants + (min ? 32 : 0) + row % 16 * 2, sizeof h);
     return f16_to_f32(h);
@@ -183,7 +182,10 @@ static void test_rows_that_do_not_exist_are_zero(void **state) {
 }
 
 static void test_every_byte_of_a_panel_is_written(void **state) {
-    const struct { uint32_t type; int n_cols; } shapes[] = {{GGML_Q4_0, 32}, {GGML_F16, 3}, {GGML_BF16, 7}, {GGML_F32, 1}};
+    const struct {
+        uint32_t type;
+        int n_cols;
+    } shapes[] = {{GGML_Q4_0, 32}, {GGML_F16, 3}, {GGML_BF16, 7}, {GGML_F32, 1}};
     for (int i = 0; i < 4; i++) {
         uint8_t rows[16 * 64] = {0}, panels[2][1024];
         for (int k = 0; k < 2; k++) {

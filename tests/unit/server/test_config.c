@@ -58,7 +58,8 @@ static void a_later_source_wins_and_is_named(void **state) {
     struct config c;
     struct err err;
     char path[32], from_file[64];
-    char *environment[] = {(char[]){"PATH=/bin"}, (char[]){"TALLY_MAX_SEQS=3"}, (char[]){"TALLY_MAX_QUEUE=30"}, from_file, NULL};
+    char *environment[] = {(char[]){"PATH=/bin"}, (char[]){"TALLY_MAX_SEQS=3"}, (char[]){"TALLY_MAX_QUEUE=30"}, from_file,
+                           NULL};
     write_file(path, "max_seqs: 2\nmax_queue: 20\nmax_batch_tokens: 200\nmodel: from-file.gguf\n");
     snprintf(from_file, sizeof from_file, "TALLY_CONFIG=%s", path);
     assert_int_equal(LOAD(&c, environment, &err, "--max-seqs", "4", ), STATUS_OK);
@@ -92,8 +93,9 @@ static void the_flag_names_another_file_than_the_environment(void **state) {
 static void flags_take_both_spellings_and_a_model_operand(void **state) {
     struct config c;
     struct err err;
-    assert_int_equal(LOAD(&c, no_environment, &err, "m.gguf", "--max-seqs=5", "--memory-budget", "1.5GiB", "--activations", "f32",
-                          "--allow-remote", "--host", "0.0.0.0", "--threads", "auto", "--no-vllm-metric-names", ), STATUS_OK);
+    assert_int_equal(LOAD(&c, no_environment, &err, "m.gguf", "--max-seqs=5", "--memory-budget", "1.5GiB", "--activations",
+                          "f32", "--allow-remote", "--host", "0.0.0.0", "--threads", "auto", "--no-vllm-metric-names", ),
+                     STATUS_OK);
     assert_string_equal(c.model, "m.gguf");
     assert_int_equal(c.max_seqs, 5);
     assert_int_equal(c.memory_budget, 3LL << 29);
@@ -108,12 +110,17 @@ static void flags_take_both_spellings_and_a_model_operand(void **state) {
 }
 
 static void sizes_have_binary_suffixes(void **state) {
-    static const struct { const char *text; int64_t bytes; } good[] = {
-        {"0", 0}, {"1048576", 1048576}, {"1K", 1024}, {"1KiB", 1024}, {"3M", 3 << 20}, {"20GiB", 20LL << 30},
-        {"1.5G", 3LL << 29}, {"0.001K", 1}, {"1T", 1LL << 40}, {"8192TiB", 1LL << 53}, {"12B", 12},
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } good[] = {
+        {"0", 0},          {"1048576", 1048576},   {"1K", 1024},        {"1KiB", 1024},
+        {"3M", 3 << 20},   {"20GiB", 20LL << 30},  {"1.5G", 3LL << 29}, {"0.001K", 1},
+        {"1T", 1LL << 40}, {"8192TiB", 1LL << 53}, {"12B", 12},
     };
-    static const char *const bad[] = {"", "K", "1KB", "1kib", "-1", " 1", "1 ", "1.5.5", "0x10", "9000TiB", "99999999999999999999999", "1e3",
-                                      "1.2345G", "GiB1", "auto"};
+    static const char *const bad[] = {
+        "",    "K",       "1KB",  "1kib", "-1", " 1", "1 ", "1.5.5", "0x10", "9000TiB", "99999999999999999999999",
+        "1e3", "1.2345G", "GiB1", "auto"};
     for (int i = 0; i < COUNT(good); i++) {
         int64_t bytes = -1;
         assert_true(bytes_parse(good[i].text, &bytes));
@@ -127,20 +134,47 @@ static void sizes_have_binary_suffixes(void **state) {
 
 /* Every bad value, through every source: the error names the option and what is allowed. */
 static void a_bad_value_names_option_source_and_range(void **state) {
-    static const struct { const char *option, *value, *allowed; } bad[] = {
-        {"port", "65536", "0 to 65535"}, {"port", "-1", "0 to 65535"}, {"port", "http", "0 to 65535"}, {"port", "", "0 to 65535"},
-        {"port", "80 ", "0 to 65535"}, {"port", " 80", "0 to 65535"}, {"port", "8e1", "0 to 65535"}, {"port", "0x50", "0 to 65535"},
-        {"port", "99999999999999999999", "0 to 65535"}, {"port", "auto", "0 to 65535"},
-        {"threads", "0", "1 to 1024, or auto"}, {"threads", "1025", "1 to 1024, or auto"},
-        {"memory_budget", "1KiB", "1MiB to 1024TiB"}, {"memory_budget", "20GB", "suffixes K, KiB"}, {"memory_budget", "-1", "or auto"},
-        {"max_context", "0", "1 to 16777216, or auto"}, {"max_seqs", "0", "1 to 1024"}, {"max_seqs", "auto", "1 to 1024"},
-        {"max_batch_tokens", "0", "1 to 65536"}, {"max_queue", "-1", "0 to 65536"}, {"block_tokens", "8", "16 to 256"},
-        {"block_tokens", "24", "multiples of 16"}, {"activations", "int4", "int8 or f32"}, {"activations", "", "int8 or f32"},
-        {"activations", "int", "int8 or f32"}, {"max_body", "1", "1KiB to 1GiB"}, {"max_connections", "0", "1 to 65536"},
-        {"prep_threads", "65", "1 to 64"}, {"drain_timeout", "3601", "0 to 3600"}, {"log_level", "loud", "error or warn or info or debug"},
-        {"allow_remote", "maybe", "true or false"}, {"host", "example.org", "IPv4 and IPv6 addresses"},
-        {"host", "0.0.0.0", "--allow-remote"}, {"host", "::", "--allow-remote"}, {"host", "192.168.1.1", "--allow-remote"},
-        {"request_memory", "1K", "1MiB to"}, {"header_timeout", "0", "1 to 3600"}, {"idle_timeout", "0", "1 to 86400"},
+    static const struct {
+        const char *option, *value, *allowed;
+    } bad[] = {
+        {"port", "65536", "0 to 65535"},
+        {"port", "-1", "0 to 65535"},
+        {"port", "http", "0 to 65535"},
+        {"port", "", "0 to 65535"},
+        {"port", "80 ", "0 to 65535"},
+        {"port", " 80", "0 to 65535"},
+        {"port", "8e1", "0 to 65535"},
+        {"port", "0x50", "0 to 65535"},
+        {"port", "99999999999999999999", "0 to 65535"},
+        {"port", "auto", "0 to 65535"},
+        {"threads", "0", "1 to 1024, or auto"},
+        {"threads", "1025", "1 to 1024, or auto"},
+        {"memory_budget", "1KiB", "1MiB to 1024TiB"},
+        {"memory_budget", "20GB", "suffixes K, KiB"},
+        {"memory_budget", "-1", "or auto"},
+        {"max_context", "0", "1 to 16777216, or auto"},
+        {"max_seqs", "0", "1 to 1024"},
+        {"max_seqs", "auto", "1 to 1024"},
+        {"max_batch_tokens", "0", "1 to 65536"},
+        {"max_queue", "-1", "0 to 65536"},
+        {"block_tokens", "8", "16 to 256"},
+        {"block_tokens", "24", "multiples of 16"},
+        {"activations", "int4", "int8 or f32"},
+        {"activations", "", "int8 or f32"},
+        {"activations", "int", "int8 or f32"},
+        {"max_body", "1", "1KiB to 1GiB"},
+        {"max_connections", "0", "1 to 65536"},
+        {"prep_threads", "65", "1 to 64"},
+        {"drain_timeout", "3601", "0 to 3600"},
+        {"log_level", "loud", "error or warn or info or debug"},
+        {"allow_remote", "maybe", "true or false"},
+        {"host", "example.org", "IPv4 and IPv6 addresses"},
+        {"host", "0.0.0.0", "--allow-remote"},
+        {"host", "::", "--allow-remote"},
+        {"host", "192.168.1.1", "--allow-remote"},
+        {"request_memory", "1K", "1MiB to"},
+        {"header_timeout", "0", "1 to 3600"},
+        {"idle_timeout", "0", "1 to 86400"},
     };
     for (int i = 0; i < COUNT(bad); i++)
         for (enum option_source source = SOURCE_FILE; source <= SOURCE_FLAG; source++) {
@@ -175,8 +209,8 @@ static void an_unknown_flag_is_refused_with_the_nearest(void **state) {
     assert_non_null(strstr(err.text, "--max-seq: "));
     assert_non_null(strstr(err.text, "did you mean --max-seqs?"));
     config_free(&c);
-    static const char *const bad[][3] = {{"--zzzzzzzzzzz"}, {"-p", "80"}, {"--no-port"}, {"a.gguf", "b.gguf"}, {"--=3"}, {"--max-seqs"},
-                                         {"--json"} /* plan's */, {"--no-no-allow-remote"}};
+    static const char *const bad[][3] = {{"--zzzzzzzzzzz"}, {"-p", "80"},   {"--no-port"},           {"a.gguf", "b.gguf"},
+                                         {"--=3"},          {"--max-seqs"}, {"--json"} /* plan's */, {"--no-no-allow-remote"}};
     for (int i = 0; i < COUNT(bad); i++) {
         assert_int_equal(LOAD(&c, no_environment, &err, bad[i][0], bad[i][1], ), STATUS_INVALID);
         assert_true(strlen(err.text) > 10);
@@ -185,11 +219,23 @@ static void an_unknown_flag_is_refused_with_the_nearest(void **state) {
 }
 
 static void a_hostile_file_is_an_error_that_names_it(void **state) {
-    static const struct { const char *text, *says; } files[] = {
-        {"max_seq: 3\n", "Unexpected key: max_seq in mapping (line: 1, column: 1); allowed are model"}, {"max_seqs: [3]\n", "max_seqs"}, {"max_seqs: {a: 1}\n", "max_seqs"},
-        {"max_seqs: 3\nmax_seqs: 4\n", "max_seqs"}, {"- 1\n", "MAPPING"}, {"plain\n", ""}, {"a: b: c\n", "line"},
-        {"model: &a x\nhost: *a\n", "alias"}, {"max_seqs:\n", "1 to 1024"}, {"max_seqs: null\n", "1 to 1024"},
-        {"Max_Seqs: 3\n", "allowed are"}, {"\"model: x\n", "unexpected end"}, {"config: other.yaml\n", "allowed are"}, {"json: true\n", "allowed are"},
+    static const struct {
+        const char *text, *says;
+    } files[] = {
+        {"max_seq: 3\n", "Unexpected key: max_seq in mapping (line: 1, column: 1); allowed are model"},
+        {"max_seqs: [3]\n", "max_seqs"},
+        {"max_seqs: {a: 1}\n", "max_seqs"},
+        {"max_seqs: 3\nmax_seqs: 4\n", "max_seqs"},
+        {"- 1\n", "MAPPING"},
+        {"plain\n", ""},
+        {"a: b: c\n", "line"},
+        {"model: &a x\nhost: *a\n", "alias"},
+        {"max_seqs:\n", "1 to 1024"},
+        {"max_seqs: null\n", "1 to 1024"},
+        {"Max_Seqs: 3\n", "allowed are"},
+        {"\"model: x\n", "unexpected end"},
+        {"config: other.yaml\n", "allowed are"},
+        {"json: true\n", "allowed are"},
     };
     for (int i = 0; i < COUNT(files); i++) {
         struct config c = {0};
@@ -198,7 +244,8 @@ static void a_hostile_file_is_an_error_that_names_it(void **state) {
         write_file(path, files[i].text);
         if (LOAD(&c, no_environment, &err, "--config", path, ) != STATUS_INVALID) fail_msg("taken: %s", files[i].text);
         assert_non_null(strstr(err.text, path));
-        if (!strstr(err.text, files[i].says)) fail_msg("%s: \"%s\" does not say \"%s\"", files[i].text, err.text, files[i].says);
+        if (!strstr(err.text, files[i].says))
+            fail_msg("%s: \"%s\" does not say \"%s\"", files[i].text, err.text, files[i].says);
         config_free(&c);
         unlink(path);
     }
@@ -240,7 +287,8 @@ static void kubernetes_service_links_are_explained(void **state) {
 static void an_unknown_variable_is_no_error(void **state) {
     struct config c;
     struct err err;
-    char *environment[] = {(char[]){"TALLY_ISA=plain"}, (char[]){"TALLY_=1"}, (char[]){"TALLYMAX_SEQS=1"}, (char[]){"TALLY_MAX_SEQ=1"}, NULL};
+    char *environment[] = {(char[]){"TALLY_ISA=plain"}, (char[]){"TALLY_=1"}, (char[]){"TALLYMAX_SEQS=1"},
+                           (char[]){"TALLY_MAX_SEQ=1"}, NULL};
     log_set_level(LOG_ERROR);
     assert_int_equal(LOAD(&c, environment, &err, ), STATUS_OK);
     assert_int_equal(c.max_seqs, 16);
@@ -265,8 +313,9 @@ static void the_printout_is_a_file_that_says_the_same(void **state) {
     struct err err;
     char *text = NULL;
     size_t n = 0;
-    assert_int_equal(LOAD(&c, no_environment, &err, "--max-seqs", "5", "--memory-budget", "3MiB", "--model", "a \"b\\c.gguf", "--activations",
-                          "f32", ), STATUS_OK);
+    assert_int_equal(LOAD(&c, no_environment, &err, "--max-seqs", "5", "--memory-budget", "3MiB", "--model", "a \"b\\c.gguf",
+                          "--activations", "f32", ),
+                     STATUS_OK);
     FILE *out = open_memstream(&text, &n);
     config_print(&c, out);
     fclose(out);
