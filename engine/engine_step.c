@@ -7,8 +7,8 @@
 
 /* ---- ends ---- */
 
-static void push_finish(struct engine *e, int32_t index, int choice, const struct sequence *q, enum finish_reason reason,
-                        int32_t end_token, int64_t now) {
+static struct engine_event finish_event(const struct engine *e, int32_t index, int choice, const struct sequence *q,
+                                        enum finish_reason reason, int32_t end_token, int64_t now) {
     const struct request *r = &e->store.requests[index];
     struct engine_event event = {.id = r->id,
                                  .tag = r->params.tag,
@@ -22,22 +22,24 @@ static void push_finish(struct engine *e, int32_t index, int choice, const struc
     event.n_generated = q ? sequence_n_generated(q) + (end_token >= 0) : 0;
     event.queued_us = (r->first_scheduled_us < 0 ? now : r->first_scheduled_us) - r->params.arrival_us;
     if (q && q->first_token_us >= 0) event.first_token_us = q->first_token_us - r->params.arrival_us;
-    engine_events_push(&e->events, &event);
-    e->stats.finished[reason]++;
+    return event;
 }
 
-/* One more choice of the request is done; the last one frees it. */
-static void count_done(struct engine *e, int32_t index) {
+/* One more choice of the request is done; the last one frees it. The event goes out last, so that whoever has read a finish finds
+ * the request's place in the queue free. */
+static void count_done(struct engine *e, int32_t index, const struct engine_event *finish) {
     struct request *r = &e->store.requests[index];
     if (++r->n_done == r->params.n_choices) engine_inbox_free(e, index);
+    e->stats.finished[finish->reason]++;
+    engine_events_push(&e->events, finish);
 }
 
 static void finish_sequence(struct engine *e, int32_t slot, enum finish_reason reason, int32_t end_token, int64_t now) {
     struct sequence *q = &e->store.sequences[slot];
     int32_t index = q->request;
-    push_finish(e, index, q->choice, q, reason, end_token, now);
+    struct engine_event event = finish_event(e, index, q->choice, q, reason, end_token, now);
     scheduler_finish(&e->scheduler, slot);
-    count_done(e, index);
+    count_done(e, index, &event);
 }
 
 static int32_t find_sequence(const struct engine *e, int32_t request, int choice) {
@@ -46,16 +48,29 @@ static int32_t find_sequence(const struct engine *e, int32_t request, int choice
     return -1;
 }
 
+static void drop_unstarted(struct engine *e, int32_t index, int choice, int64_t now) {
+    struct engine_event event = finish_event(e, index, choice, NULL, FINISH_CANCELLED, -1, now);
+    scheduler_drop_unstarted(&e->scheduler, index, choice);
+    count_done(e, index, &event);
+}
+
 static void cancel_choice(struct engine *e, int32_t index, int choice, int64_t now) {
     switch (e->store.requests[index].choices[choice]) {
-    case CHOICE_UNSTARTED:
-        scheduler_drop_unstarted(&e->scheduler, index, choice);
-        push_finish(e, index, choice, NULL, FINISH_CANCELLED, -1, now);
-        count_done(e, index);
-        break;
+    case CHOICE_UNSTARTED: drop_unstarted(e, index, choice, now); break;
     case CHOICE_RUNNING:
     case CHOICE_PREEMPTED: finish_sequence(e, find_sequence(e, index, choice), FINISH_CANCELLED, -1, now); break;
     case CHOICE_DONE: break;
+    }
+}
+
+/* With its last choice the request is freed, and may be another one a moment later: nothing of it is read from then on. */
+static void obey_cancel(struct engine *e, int32_t index, uint32_t mask, int64_t now) {
+    const struct request *r = &e->store.requests[index];
+    int n_choices = r->params.n_choices, n_open = n_choices - r->n_done;
+    for (int choice = 0; choice < n_choices && n_open > 0; choice++) {
+        if (!(mask >> choice & 1) || r->choices[choice] == CHOICE_DONE) continue;
+        cancel_choice(e, index, choice, now);
+        n_open--;
     }
 }
 
@@ -68,10 +83,7 @@ void engine_obey_cancels(struct engine *e) {
             if (atomic_load(&r->cancel_mask)) atomic_store(&e->inbox.has_cancels, true);
             continue;
         }
-        uint32_t mask = atomic_exchange(&r->cancel_mask, 0);
-        int n_choices = mask ? r->params.n_choices : 0;
-        for (int choice = 0; choice < n_choices; choice++)
-            if (mask >> choice & 1) cancel_choice(e, i, choice, now);
+        obey_cancel(e, i, atomic_exchange(&r->cancel_mask, 0), now);
     }
 }
 

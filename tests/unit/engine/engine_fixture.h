@@ -86,17 +86,17 @@ static inline struct engine *engine_running(const struct engine_options *options
     return e;
 }
 
-/* Waits until there may be events; aborts after two minutes of silence, which is a hang. */
+/* Waits until there may be events; aborts after three silent minutes, which is a hang. (Three waits of one: a machine that was suspended
+ * ends only one of them.) */
 static inline int poll_events(struct engine *e, struct engine_event *events, int max) {
-    for (;;) {
+    for (int n_silent = 0; n_silent < 3;) {
         int n = engine_poll(e, events, max);
         if (n) return n;
         struct pollfd fd = {.fd = engine_event_fd(e), .events = POLLIN};
-        if (poll(&fd, 1, 120000) == 0) {
-            fprintf(stderr, "the engine said nothing for two minutes\n");
-            abort();
-        }
+        if (poll(&fd, 1, 60000) == 0) n_silent++;
     }
+    fprintf(stderr, "the engine said nothing for three minutes\n");
+    abort();
 }
 
 /* One request alone, to its end. answers [n_choices], zeroed. */
