@@ -13,6 +13,7 @@ import threading
 import time
 
 SKIP = 77
+SECONDS = 180  # how long anything may take before a test calls it stuck: sanitized builds on a busy machine are slow
 
 
 def model_path():
@@ -52,7 +53,7 @@ class Server:
                 self.log.append(line.rstrip("\n"))
                 self.logged.notify_all()
 
-    def wait_log(self, pattern, timeout=20):
+    def wait_log(self, pattern, timeout=SECONDS):
         """The first log line that matches; waits for it."""
         deadline = time.monotonic() + timeout
         with self.logged:
@@ -63,7 +64,7 @@ class Server:
                 if not self.logged.wait(max(0, deadline - time.monotonic())) and time.monotonic() >= deadline:
                     raise AssertionError(f"no log line matches {pattern!r}; the log:\n" + "\n".join(self.log[-40:]))
 
-    def wait_ready(self, timeout=60):
+    def wait_ready(self, timeout=SECONDS):
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -85,7 +86,7 @@ class Server:
 
     def wait_state(self, **wanted):
         """Polls the engine's state until it is as wanted."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + SECONDS
         while True:
             state = self.command("stats")
             if all(state[k] == v for k, v in wanted.items()):
@@ -94,12 +95,12 @@ class Server:
                 raise AssertionError(f"wanted {wanted}, the engine is at {state}")
             time.sleep(0.001)
 
-    def connect(self, timeout=20):
+    def connect(self, timeout=SECONDS):
         s = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return s
 
-    def exchange(self, raw, timeout=20):
+    def exchange(self, raw, timeout=SECONDS):
         """Sends raw bytes on a connection of its own and reads to its end or to the end of one answer: (status, headers, body)."""
         with self.connect(timeout) as s:
             s.sendall(raw)
@@ -133,7 +134,7 @@ class Server:
                 return float(line.split()[-1])
         raise AssertionError(f"no metric {name} in\n{text}")
 
-    def stop(self, number=signal.SIGTERM, timeout=60):
+    def stop(self, number=signal.SIGTERM, timeout=SECONDS):
         """Signals, waits; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)

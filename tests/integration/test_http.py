@@ -215,7 +215,7 @@ class Completions(Case):
                              best_of=1, user="me", stop=None, stream_options=None, something_new={"a": [1]}, seed=None)
 
     def test_keep_alive_serves_again_after_a_stream_and_after_an_error(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=180)
         for body, status in (({"prompt": "hi", "max_tokens": 3, "stream": True}, 200), ({"prompt": []}, 400), ({"prompt": "hi", "max_tokens": 1}, 200)):
             connection.request("POST", "/v1/completions", json.dumps(body))
             answer = connection.getresponse()
