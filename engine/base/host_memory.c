@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CGROUP_ROOT "/sys/fs/cgroup"
+#include "engine/base/cgroup.h"
 
 /* A file's only number; SIZE_MAX for "max", a missing file or one larger than any memory. */
 static size_t read_bytes(const char *path) {
@@ -31,43 +31,34 @@ static size_t meminfo_available(void) {
     return bytes;
 }
 
-static size_t left(size_t limit, size_t used) {
-    return limit == SIZE_MAX || used == SIZE_MAX ? SIZE_MAX : used < limit ? limit - used : 0;
-}
-
-/* What is left under the tightest memory.max from this group up to the root. */
-static size_t group_left(char *directory) {
-    size_t tightest = SIZE_MAX;
-    for (;;) {
-        char limit_path[1300], used_path[1300];
-        snprintf(limit_path, sizeof limit_path, "%s/memory.max", directory);
-        snprintf(used_path, sizeof used_path, "%s/memory.current", directory);
-        size_t here = left(read_bytes(limit_path), read_bytes(used_path));
-        if (here < tightest) tightest = here;
-        char *slash = strrchr(directory, '/');
-        if (!slash || (size_t)(slash - directory) < strlen(CGROUP_ROOT)) return tightest;
-        *slash = 0;
-    }
-}
-
-static size_t cgroup_available(void) {
-    char line[1024], directory[1100];
-    size_t tightest =
-        left(read_bytes(CGROUP_ROOT "/memory/memory.limit_in_bytes"), read_bytes(CGROUP_ROOT "/memory/memory.usage_in_bytes"));
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f) return tightest;
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, "0::", 3) != 0) continue;
-        line[strcspn(line, "\n")] = 0;
-        snprintf(directory, sizeof directory, CGROUP_ROOT "%s", line + 3);
-        size_t here = group_left(directory);
-        if (here < tightest) tightest = here;
-    }
+/* File pages that the group's usage counts, but that the kernel gives up on demand: a model file that was just copied, say. */
+static size_t reclaimable(const char *directory, const char *key) {
+    char path[2200], line[256];
+    size_t n = strlen(key), bytes = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", directory);
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, key, n) == 0 && line[n] == ' ') bytes = strtoull(line + n, NULL, 10);
     fclose(f);
-    return tightest;
+    return bytes;
+}
+
+static void take_limit(void *context, const char *directory, bool is_v2) {
+    size_t *tightest = context;
+    char path[2200];
+    snprintf(path, sizeof path, "%s/%s", directory, is_v2 ? "memory.max" : "memory.limit_in_bytes");
+    size_t limit = read_bytes(path);
+    snprintf(path, sizeof path, "%s/%s", directory, is_v2 ? "memory.current" : "memory.usage_in_bytes");
+    size_t used = read_bytes(path), files = reclaimable(directory, is_v2 ? "inactive_file" : "total_inactive_file");
+    if (limit == SIZE_MAX || used == SIZE_MAX) return;
+    used = files < used ? used - files : 0;
+    size_t left = used < limit ? limit - used : 0;
+    if (left < *tightest) *tightest = left;
 }
 
 size_t host_memory_available(void) {
-    size_t host = meminfo_available(), group = cgroup_available();
-    return host < group ? host : group;
+    size_t tightest = meminfo_available();
+    cgroup_each("memory", take_limit, &tightest);
+    return tightest;
 }

@@ -3,6 +3,6 @@
 
 #include <stddef.h>
 
-/* Bytes: the smaller of the kernel's MemAvailable and what the cgroup's limit (v2 memory.max of this group and its parents, v1)
- * leaves. SIZE_MAX when neither can be read. */
+/* Bytes: the smaller of the kernel's MemAvailable and what the tightest limit (memory.max, memory.limit_in_bytes) of its control groups
+ * leaves, file pages that it would give up counted as free. SIZE_MAX when neither can be read. */
 size_t host_memory_available(void);
