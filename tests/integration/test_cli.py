@@ -143,7 +143,9 @@ class Serving(unittest.TestCase):
                                b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 received = b""
                 while b"data: " not in received:  # it is running
-                    received += client.recv(4096)
+                    piece = client.recv(4096)
+                    self.assertTrue(piece, server.log())
+                    received += piece
                 server.process.send_signal(signal.SIGTERM)
                 while not any(" draining " in line for line in server.lines):
                     self.assertTrue(client.recv(4096))  # and goes on while the server drains
