@@ -6,6 +6,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 
 #include <cmocka.h>
 
@@ -260,6 +261,64 @@ static void a_cancel_that_comes_too_late_is_forgotten(void **state) {
     for (int i = 0; i < engine->store.n_requests; i++) assert_int_equal(atomic_load(&engine->store.requests[i].cancel_mask), 0);
 }
 
+struct successor {
+    struct engine *e;
+    struct engine_request request;
+    atomic_bool is_wanted;
+    atomic_bool is_over;
+};
+
+/* Submits one request each time it is wanted, trying until there is a place. */
+static void *take_the_place(void *arg) {
+    struct successor *s = arg;
+    while (!atomic_load(&s->is_over)) {
+        uint64_t id;
+        struct err err;
+        while (!atomic_load(&s->is_wanted)) sched_yield();
+        while (!atomic_load(&s->is_over) && engine_submit(s->e, &s->request, &id, &err) == STATUS_BUSY) {
+        }
+        atomic_store(&s->is_wanted, false);
+    }
+    return NULL;
+}
+
+static struct engine_event next_finish(struct engine *e) {
+    struct engine_event event;
+    do poll_events(e, &event, 1);
+    while (event.kind != EVENT_FINISH);
+    return event;
+}
+
+/* The place of a request that is cancelled whole is taken by another the moment it is free: no choice of that one is cancelled. */
+static void a_successor_of_a_cancelled_request_is_left_alone(void **state) {
+    struct engine_options o = options_of(1, 0, 512);
+    struct engine *e = engine_running(&o);
+    struct engine_request r = greedy(3, 400);
+    struct successor next = {.e = e, .request = greedy(3, 1)};
+    r.n_choices = next.request.n_choices = 4, next.request.tag = 7;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, take_the_place, &next), 0);
+    for (int round = 0; round < 400; round++) {
+        uint64_t id = submit(e, &r);
+        for (int choice = 2; choice < 4; choice++) {
+            engine_cancel(e, id, choice);
+            assert_int_equal(next_finish(e).reason, FINISH_CANCELLED);
+        }
+        atomic_store(&next.is_wanted, true);
+        engine_cancel(e, id, -1);
+        for (int left = 2 + 4; left > 0; left--) {
+            struct engine_event event = next_finish(e);
+            assert_int_equal(event.reason, event.tag == 7 ? FINISH_LENGTH : FINISH_CANCELLED);
+        }
+        while (atomic_load(&next.is_wanted)) sched_yield();
+    }
+    atomic_store(&next.is_over, true);
+    atomic_store(&next.is_wanted, true);
+    pthread_join(thread, NULL);
+    at_rest(e);
+    engine_close(e);
+}
+
 static void nothing_is_allocated_after_ready(void **state) {
     struct ledger_reading reading;
     ledger_read(engine_ledger(engine), &reading);
@@ -374,6 +433,7 @@ int main(void) {
         cmocka_unit_test(a_cancel_ends_running_and_waiting_alike_and_nobody_else),
         cmocka_unit_test(one_choice_can_be_cancelled),
         cmocka_unit_test(a_cancel_that_comes_too_late_is_forgotten),
+        cmocka_unit_test(a_successor_of_a_cancelled_request_is_left_alone),
         cmocka_unit_test(stats_are_consistent_from_any_thread),
         cmocka_unit_test(nothing_is_allocated_after_ready),
         cmocka_unit_test(a_full_queue_is_busy_and_a_draining_engine_says_so),
