@@ -90,6 +90,14 @@ static enum admission_limit waiting_reason(const struct engine *e) {
     return e->scheduler.limit == ADMISSION_OPEN ? LIMIT_TOKENS : e->scheduler.limit;
 }
 
+/* Who holds blocks while there is nothing to do? A pool that loses some still serves, so it is said and not died of. */
+static void note_leak(struct engine *e) {
+    int leaked = e->pool.n_blocks - e->pool.n_free;
+    if (scheduler_has_work(&e->scheduler) || leaked == e->stats.blocks_leaked) return;
+    e->stats.blocks_leaked = leaked;
+    log_event(LOG_ERROR, "kv_blocks_leaked", "leaked=%d blocks_total=%d", leaked, e->pool.n_blocks);
+}
+
 static void publish_stats(struct engine *e) {
     struct engine_stats *s = &e->stats;
     const struct scheduler *c = &e->scheduler;
@@ -142,6 +150,7 @@ static void *engine_main(void *arg) {
         engine_obey_cancels(e);
         bool has_work = scheduler_has_work(&e->scheduler), has_stepped = has_work && engine_step(e);
         note_stuck(e, has_work && !has_stepped);
+        note_leak(e);
         is_idle = !has_stepped;
         publish_stats(e);
         engine_events_signal(&e->events);

@@ -104,6 +104,7 @@ struct engine_stats {
     int running, waiting_capacity /* for blocks */, waiting_seqs /* for a sequence slot */,
         waiting_tokens /* for the step's token budget */;
     int blocks_total, blocks_used, blocks_free;
+    int blocks_leaked; /* held although nothing ran or waited, when that was last so; other than 0 is a bug, and ends nothing */
     uint64_t prompt_tokens, generated_tokens, steps, preemptions, scheduled_tokens, recomputed_tokens;
     uint64_t finished[FINISH_COUNT];
     int64_t last_step_us, oldest_step_start_us; /* for the watchdog: start of a step still running, 0: idle */

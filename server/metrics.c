@@ -120,6 +120,7 @@ static void own_names(struct page *p, struct server *server, const struct engine
     waiting(p, stats);
     gauge(p, "kv_blocks", "KV cache blocks in the pool.", stats->blocks_total);
     gauge(p, "kv_blocks_used", "KV cache blocks that sequences hold.", stats->blocks_used);
+    gauge(p, "kv_blocks_leaked", "KV cache blocks held although nothing runs or waits; stays 0.", stats->blocks_leaked);
     counter(p, "prompt_tokens_total", "Prompt tokens computed.", stats->prompt_tokens);
     counter(p, "generated_tokens_total", "Tokens generated.", stats->generated_tokens);
     counter(p, "recomputed_tokens_total", "Tokens computed again after a preemption.", stats->recomputed_tokens);

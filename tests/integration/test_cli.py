@@ -165,10 +165,17 @@ class Serving(unittest.TestCase):
         with Server("--memory-budget", "600MiB") as server:
             done = tally("bench", "--url", server.url, "--requests", "6", "--concurrency", "3", "--input-tokens", "40", "--output-tokens", "5",
                          "--json", "-")
+            served = dict(line.rsplit(" ", 1) for line in server.get("/metrics")[1].splitlines() if not line.startswith("#"))
         self.assertEqual(done.returncode, 0, done.stderr)
         result = json.loads(done.stdout)
         self.assertEqual((result["completed"], result["total_input_tokens"], result["total_output_tokens"]), (6, 240, 30))
         self.assertEqual(result["answers_without_usage"], 0)
+        # Both clocks saw the same six requests: the server's times lie within the client's, which begin before and end after.
+        for name, key in (("time_to_first_token", "mean_ttft_ms"), ("request_duration", "mean_e2el_ms")):
+            self.assertEqual(served[f"tally_{name}_seconds_count"], "6")
+            mean = float(served[f"tally_{name}_seconds_sum"]) / 6 * 1000
+            self.assertLessEqual(mean, result[key])
+            self.assertGreater(mean, result[key] / 4, name)
 
 
 if __name__ == "__main__":

@@ -186,9 +186,9 @@ class Completions(Case):
         self.assertEqual(self.server.complete(prompt="hello", echo=True, max_tokens=0)["choices"][0]["text"], "hello")
 
     def test_logprobs_join_to_the_text_with_offsets_in_characters(self):
-        for echo in (False, True):
+        for prompt, echo in (("hello", False), ("hello", True), ("one\n\n  two\n three", True)):
             for stream in (False, True):
-                ask = dict(prompt="hello", max_tokens=12, logprobs=3, echo=echo, temperature=0, ignore_eos=True)
+                ask = dict(prompt=prompt, max_tokens=12, logprobs=3, echo=echo, temperature=0, ignore_eos=True)
                 if stream:
                     choices = [e["choices"][0] for e in self.server.stream(**ask)]
                 else:
@@ -199,6 +199,7 @@ class Completions(Case):
                 values = sum((c["logprobs"]["token_logprobs"] for c in choices), [])
                 tops = sum((c["logprobs"]["top_logprobs"] for c in choices), [])
                 self.assertEqual("".join(tokens), text)
+                self.assertEqual(text.startswith(prompt), echo)
                 self.assertEqual(len({len(tokens), len(offsets), len(values), len(tops)}), 1)
                 for token, offset, value, top in zip(tokens, offsets, values, tops):
                     self.assertTrue(text[offset:].startswith(token))
@@ -589,10 +590,19 @@ class Gated(Case):
         status, _, body = self.server.get("/health")
         self.assertEqual((status, json.loads(body)["status"]), (503, "stuck"))
         self.assertEqual(self.server.get("/ready")[0], 503)
-        self.server.wait_log("engine_stuck ")
+        self.server.wait_log(r"engine_stuck running=\d+ waiting_blocks=\d+ .*blocks_used=\d+ blocks_total=\d+ steps=\d+")
         self.server.command("stuck off")
         self.assertEqual(self.server.get("/health")[0], 200)
         stream.close()
+
+    def test_no_state_that_is_served_shows_a_prompt(self):
+        running = self.open(prompt="secret-xyzzy")
+        self.server.command("step 2")
+        waiting = [self.open(prompt="secret-xyzzy") for _ in range(2)]
+        for path in ("/health", "/ready", "/version", "/v1/models", "/v1/memory", "/metrics"):
+            self.assertNotIn(b"xyzzy", self.server.get(path)[2], path)
+        for stream in (running, *waiting):
+            stream.close()
 
     def test_a_slow_reader_keeps_nobody_waiting_and_gets_all(self):
         slow = self.open(prompt="x" * 3000, max_tokens=1000, echo=True, logprobs=20)

@@ -70,6 +70,7 @@ static struct engine_stats at_rest(struct engine *e) {
     } while (s.running || s.waiting_capacity || s.waiting_seqs || s.waiting_tokens);
     assert_int_equal(s.blocks_used, 0);
     assert_int_equal(s.blocks_free, s.blocks_total);
+    assert_int_equal(s.blocks_leaked, 0);
     assert_false(s.stuck);
     return s;
 }
@@ -289,6 +290,12 @@ static struct engine_event next_finish(struct engine *e) {
     return event;
 }
 
+#ifdef TALLY_SANITIZE
+#define ROUNDS 50
+#else
+#define ROUNDS 400
+#endif
+
 /* The place of a request that is cancelled whole is taken by another the moment it is free: no choice of that one is cancelled. */
 static void a_successor_of_a_cancelled_request_is_left_alone(void **state) {
     struct engine_options o = options_of(1, 0, 512);
@@ -298,7 +305,7 @@ static void a_successor_of_a_cancelled_request_is_left_alone(void **state) {
     r.n_choices = next.request.n_choices = 4, next.request.tag = 7;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, take_the_place, &next), 0);
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         uint64_t id = submit(e, &r);
         for (int choice = 2; choice < 4; choice++) {
             engine_cancel(e, id, choice);
@@ -408,6 +415,50 @@ static void stats_are_consistent_from_any_thread(void **state) {
     assert_true(after.finished[FINISH_LENGTH] >= 4 && after.steps > 0);
 }
 
+static void hold_blocks(struct engine *e, int n_left) {
+    while (e->pool.n_free > n_left) block_pool_alloc(&e->pool);
+}
+
+/* Blocks that nobody gives back: the answers go on, and the state says so. */
+static void leaked_blocks_are_counted_and_end_nothing(void **state) {
+    struct engine_options o = options_of(2, 4, 64);
+    struct engine *e;
+    struct err err = {0};
+    assert_int_equal(engine_open(&e, &o, &err), STATUS_OK);
+    int n_leaked = 3;
+    hold_blocks(e, e->pool.n_blocks - n_leaked);
+    assert_int_equal(engine_start(e, &err), STATUS_OK);
+    struct engine_request r = greedy(N_PROMPT, 40);
+    for (int i = 0; i < 3; i++) submit(e, &r);
+    for (int i = 0; i < 3; i++) assert_int_equal(next_finish(e).reason, FINISH_LENGTH);
+    struct engine_stats s;
+    do engine_stats_read(e, &s);
+    while (s.running);
+    assert_int_equal(s.blocks_leaked, n_leaked);
+    engine_close(e);
+}
+
+/* A broken scheduler, which schedules nothing while work waits: the stats say stuck once that has lasted, and closing still ends it. */
+static void a_step_that_schedules_nothing_turns_the_engine_stuck(void **state) {
+    struct engine_options o = options_of(2, 4, 64);
+    struct engine *e;
+    struct err err = {0};
+    assert_int_equal(engine_open(&e, &o, &err), STATUS_OK);
+    hold_blocks(e, 0);
+    assert_int_equal(engine_start(e, &err), STATUS_OK);
+    struct engine_request r = greedy(N_PROMPT, 4);
+    submit(e, &r);
+    while (!atomic_load(&e->stuck_since_us)) sched_yield();
+    struct engine_stats s;
+    engine_stats_read(e, &s);
+    assert_false(s.stuck);
+    atomic_store(&e->stuck_since_us, clock_us() - 3600000000);
+    engine_stats_read(e, &s);
+    assert_true(s.stuck);
+    assert_int_equal(s.running + s.waiting_capacity + s.waiting_seqs + s.waiting_tokens, 1);
+    engine_close(e);
+}
+
 static void closing_with_work_left_ends_it(void **state) {
     struct engine_options o = options_of(2, 8, 512);
     struct engine *e = engine_running(&o);
@@ -438,6 +489,8 @@ int main(void) {
         cmocka_unit_test(nothing_is_allocated_after_ready),
         cmocka_unit_test(a_full_queue_is_busy_and_a_draining_engine_says_so),
         cmocka_unit_test(a_slow_consumer_loses_nothing),
+        cmocka_unit_test(leaked_blocks_are_counted_and_end_nothing),
+        cmocka_unit_test(a_step_that_schedules_nothing_turns_the_engine_stuck),
         cmocka_unit_test(closing_with_work_left_ends_it),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
