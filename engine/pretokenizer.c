@@ -143,7 +143,7 @@ static bool match(const struct split *s, int stage, const char *text, size_t n, 
 /* Matches are words, and so is what lies between them; the next stage cuts each further. */
 static void run_stage(const struct split *s, int stage, const char *text, size_t n) {
     if (n == 0) return;
-    if (stage == s->p->n_stages) {
+    if (stage == MAX_STAGES || stage == s->p->n_stages) { /* n_stages is at most that; gcc must read it to know */
         s->word(s->context, text, n);
         return;
     }
