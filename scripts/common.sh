@@ -15,7 +15,7 @@ BUILD_PACKAGES=(
     python3 python3-pip python3-venv # fetching the demo model; nothing of it is needed to serve
     libmicrohttpd-dev                # HTTP
     libjansson-dev                   # JSON
-    libcyaml-dev                     # the configuration file
+    libcyaml-dev libyaml-dev         # the configuration file; the first's pkg-config file asks for the second without depending on it
     libpcre2-dev                     # pre-tokenizer patterns
     libutf8proc-dev                  # Unicode normalisation
     libxxhash-dev                    # hashes
