@@ -57,7 +57,7 @@ static enum status open_parts(struct engine *e, const struct model_source *sourc
     open_pool(e, &source->desc);
     sequence_store_init(&e->store, &e->options, e->ledger);
     scheduler_init(&e->scheduler, &e->batch, &e->store, &e->pool, &e->options, e->ledger);
-    sampler_init(&e->sampler, source->desc.vocab, ledger_source(e->ledger, LINE_LOGITS));
+    sampler_init(&e->sampler, source->desc.vocab, e->backend, ledger_source(e->ledger, LINE_LOGITS));
     e->row_stats = ledger_alloc(e->ledger, LINE_LOGITS, (size_t)plan_logit_rows(&e->options) * sizeof *e->row_stats);
     if ((s = engine_events_init(&e->events, &e->options, e->ledger, err))) return s;
     engine_inbox_init(e);

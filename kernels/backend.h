@@ -75,6 +75,20 @@ struct attention_shape {
     float scale;                       /* score = scale·(q·k) */
 };
 
+/* Ids that share a sum and a maximum in sample_weights. */
+#define SAMPLE_CHUNK 256
+
+/* What a draw from a row of logits needs. Owned by the caller. */
+struct sample_weights {
+    float *weights;                 /* [n_cols] */
+    float *chunk_sums, *chunk_maxs; /* [n_cols / SAMPLE_CHUNK, rounded up] */
+};
+
+struct candidate {
+    int32_t id;
+    float weight;
+};
+
 enum gate_kind { GATE_SILU, GATE_GELU_TANH };
 
 /* What sampling needs of a row of logits before it looks at single ids. NaN logits count as −infinity. */
@@ -110,6 +124,14 @@ struct backend {
                   int n_tokens);
     /* stats [n_rows] of logits [n_rows, n_cols]. */
     void (*row_stats)(struct backend *b, struct row_stat *stats, const float *logits, int n_rows, int n_cols);
+    /* weights [n_cols] = exp((logits − max)·inverse_temperature), at most 1, where that is at least `least`, else 0; 0 also for NaN and
+     * below 2.7e-38. max is the row's. And each chunk's sum and largest. On the calling thread: a row takes microseconds. */
+    void (*sample_weights)(struct backend *b, const struct sample_weights *out, const float *logits, int n_cols, float max,
+                           float inverse_temperature, float least);
+    /* Ids whose weight is in [least, below), ascending, into found [as many as there are]; returns how many. 0 < least. On the calling
+     * thread. */
+    int (*sample_band)(struct backend *b, struct candidate *found, const struct sample_weights *row, int n_cols, float least,
+                       float below);
     /* Runs task(arg, i) for i in [0, n) on the backend's threads, for load-time packing. NULL where there are none. */
     void (*parallel)(struct backend *b, void (*task)(void *arg, int i), void *arg, int n);
     void (*close)(struct backend *b);

@@ -90,6 +90,16 @@ static void cpu_row_stats(struct backend *b, struct row_stat *stats, const float
     run_rows(&job, n_rows, 2 * (int64_t)n_cols);
 }
 
+static void cpu_sample_weights(struct backend *b, const struct sample_weights *out, const float *logits, int n_cols, float max,
+                               float inverse_temperature, float least) {
+    cpu_of(b)->lane_ops->sample_weights(out, logits, n_cols, max, inverse_temperature, least);
+}
+
+static int cpu_sample_band(struct backend *b, struct candidate *found, const struct sample_weights *row, int n_cols,
+                           float least, float below) {
+    return cpu_of(b)->lane_ops->sample_band(found, row, n_cols, least, below);
+}
+
 static void embed_task(const struct rows_job *j, int first, int end) {
     int n_cols = j->w->n_cols;
     for (int t = first; t < end; t++) {
@@ -147,4 +157,6 @@ void cpu_install_lane_ops(struct cpu_backend *b) {
     b->ops.attention = cpu_attention;
     b->ops.gated = cpu_gated;
     b->ops.row_stats = cpu_row_stats;
+    b->ops.sample_weights = cpu_sample_weights;
+    b->ops.sample_band = cpu_sample_band;
 }

@@ -70,6 +70,11 @@ LANE_FN unsigned lanes_equal(lanes a, lanes b) {
            (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ)) << 8;
 }
 
+LANE_FN unsigned lanes_less(lanes a, lanes b) {
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)) |
+           (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)) << 8;
+}
+
 LANE_FN int32_t sum_of_ints(__m256i eight) {
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));

@@ -49,6 +49,8 @@ LANE_FN float lanes_first(lanes a) { return _mm_cvtss_f32(_mm256_castps256_ps128
 
 LANE_FN unsigned lanes_equal(lanes a, lanes b) { return (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 
+LANE_FN unsigned lanes_less(lanes a, lanes b) { return (unsigned)_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+
 LANE_FN int32_t sum_of_ints(__m512i sixteen) {
     __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(sixteen), _mm512_extracti64x4_epi64(sixteen, 1));
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));

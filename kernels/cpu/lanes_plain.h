@@ -55,6 +55,13 @@ LANE_FN unsigned lanes_equal(lanes a, lanes b) {
     return mask;
 }
 
+/* Bit i: a[i] < b[i]. */
+LANE_FN unsigned lanes_less(lanes a, lanes b) {
+    unsigned mask = 0;
+    for (int i = 0; i < 16; i++) mask |= (unsigned)(a.v[i] < b.v[i]) << i;
+    return mask;
+}
+
 /* Rounds a, all in [−127, 127], to nearest even into q[0..16); returns their sum. */
 LANE_FN int32_t lanes_store_int8(int8_t *q, lanes a) {
     int32_t sum = 0;

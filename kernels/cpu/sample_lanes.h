@@ -1,6 +1,6 @@
-/* What sampling needs of a row of logits: maximum, its lowest id, and log Σ e^x, in three passes over a row that stays in cache.
+/* What sampling needs of a row of logits.
  *
- * The sum is Σ e^(x − max): 512 ids at a time in 16 lanes (lane = id mod 16) and lanes_sum, these added up in double, because a float
+ * row_stats: maximum, its lowest id, and log Σ e^x, in three passes over a row that stays in cache. The sum is Σ e^(x − max): 512 ids at a time in 16 lanes (lane = id mod 16) and lanes_sum, these added up in double, because a float
  * sum of a whole vocabulary loses its many small terms (1e-5 of 49,152). Its logarithm is taken in double (det_log) and rounded once. NaN counts as −infinity. A row without any number has maximum and log_sum_exp −infinity and argmax 0; one with an
  * infinite logit has log_sum_exp +infinity. */
 #pragma once
@@ -49,6 +49,45 @@ static void row_stats_one(struct row_stat *stat, const float *x, int n) {
     if (largest > -INFINITY) stat->argmax = row_find(x, n, largest);
     if (largest > -INFINITY && largest < INFINITY)
         stat->log_sum_exp = (float)((double)largest + det_log(row_exp_sum(x, n, largest)));
+}
+
+/* A chunk's sum is taken in lanes: its terms are few and at most 1. */
+static void sample_weights_of_row(const struct sample_weights *out, const float *logits, int n, float max,
+                                  float inverse_temperature, float least) {
+    const lanes shift = lanes_set(max), factor = lanes_set(inverse_temperature), lowest = lanes_set(-INFINITY),
+                one = lanes_set(1), smallest = lanes_set(least);
+    for (int first = 0, chunk = 0; first < n; first += SAMPLE_CHUNK, chunk++) {
+        int end = n - first < SAMPLE_CHUNK ? n : first + SAMPLE_CHUNK;
+        lanes sum = lanes_zero(), largest = lanes_zero();
+        for (int i = first; i < end; i += N_LANES) {
+            lanes x = lanes_mul(lanes_sub(lanes_load_some(logits + i, end - i, -INFINITY), shift), factor);
+            lanes w = lanes_min(lanes_exp(lanes_max(x, lowest)), one); /* in this order of operands a NaN loses */
+            w = lanes_if_less(w, smallest, lanes_zero(), w);
+            lanes_store_some(out->weights + i, end - i, w);
+            sum = lanes_add(sum, w);
+            largest = lanes_max(w, largest);
+        }
+        out->chunk_sums[chunk] = lanes_sum(sum);
+        out->chunk_maxs[chunk] = lanes_largest(largest);
+    }
+}
+
+/* Most chunks have no weight as large as those that are kept, and most vectors of the others none in the band. */
+static int sample_band_of_row(struct candidate *found, const struct sample_weights *row, int n, float least, float below) {
+    const lanes from = lanes_set(least), to = lanes_set(below);
+    int n_found = 0;
+    for (int first = 0, chunk = 0; first < n; first += SAMPLE_CHUNK, chunk++) {
+        if (row->chunk_maxs[chunk] < least) continue;
+        int end = n - first < SAMPLE_CHUNK ? n : first + SAMPLE_CHUNK;
+        for (int i = first; i < end; i += N_LANES) {
+            lanes w = lanes_load_some(row->weights + i, end - i, 0);
+            for (unsigned in = lanes_less(w, to) & ~lanes_less(w, from); in; in &= in - 1) {
+                int id = i + __builtin_ctz(in);
+                found[n_found++] = (struct candidate){id, row->weights[id]};
+            }
+        }
+    }
+    return n_found;
 }
 
 static void exp_of_vector(float *y, const float *x, int n) {

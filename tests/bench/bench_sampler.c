@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/checked.h"
 #include "engine/base/clock.h"
 #include "engine/sampler.h"
+#include "kernels/cpu/cpu_backend.h"
 
 #define RUNS 20
 #define DRAWS 200
@@ -66,7 +68,13 @@ int main(int argc, char **argv) {
     float *logits = from_heap(NULL, (size_t)ROWS * (size_t)vocab * sizeof *logits);
     for (int i = 0; i < ROWS * vocab; i++) logits[i] = bell((uint64_t)i);
     for (int i = 0; i < ROWS; i++) stats[i] = stat_of(logits + (size_t)i * (size_t)vocab, vocab);
-    sampler_init(&s, vocab, (struct memory_source){from_heap, NULL});
+    struct cpu_backend_options o = {.n_threads = 1, .max_tokens = 1, .max_positions = 1, .max_head_dim = 16, .max_heads = 1};
+    struct err err = {0};
+    if (cpu_isa_choose(&o.isa, &err)) return fprintf(stderr, "bench_sampler: %s\n", err.text), 2;
+    struct backend *backend = cpu_backend_open(&o, aligned_alloc(64, round_up(cpu_backend_workspace_bytes(&o), 64)), &err);
+    if (!backend) return fprintf(stderr, "bench_sampler: %s\n", err.text), 2;
+    printf("%s\n", backend->name);
+    sampler_init(&s, vocab, backend, (struct memory_source){from_heap, NULL});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         printf("%-32s %8.1f us\n", cases[i].name, least_us(&s, logits, stats, &cases[i].sampling));
     free(logits); /* the sampler's own memory goes with the program */

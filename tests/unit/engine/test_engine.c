@@ -448,14 +448,14 @@ static void a_step_that_schedules_nothing_turns_the_engine_stuck(void **state) {
     assert_int_equal(engine_start(e, &err), STATUS_OK);
     struct engine_request r = greedy(N_PROMPT, 4);
     submit(e, &r);
-    while (!atomic_load(&e->stuck_since_us)) sched_yield();
     struct engine_stats s;
-    engine_stats_read(e, &s);
+    do engine_stats_read(e, &s); /* of the step that was none, which follow what it found */
+    while (!atomic_load(&e->stuck_since_us) || s.running + s.waiting_capacity + s.waiting_seqs + s.waiting_tokens == 0);
     assert_false(s.stuck);
     atomic_store(&e->stuck_since_us, clock_us() - 3600000000);
     engine_stats_read(e, &s);
     assert_true(s.stuck);
-    assert_int_equal(s.running + s.waiting_capacity + s.waiting_seqs + s.waiting_tokens, 1);
+    assert_int_equal(s.waiting_capacity, 1);
     engine_close(e);
 }
 

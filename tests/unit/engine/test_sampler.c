@@ -10,7 +10,9 @@
 
 #include <cmocka.h>
 
+#include "engine/base/checked.h"
 #include "engine/sampler.h"
+#include "kernels/cpu/cpu_backend.h"
 
 #define VOCAB 3001
 
@@ -26,19 +28,29 @@ static void *from_heap(void *context, size_t bytes) {
     return calloc(1, bytes ? bytes : 1);
 }
 
+static struct backend *backend;
+
+static struct backend *open_backend(void) {
+    struct cpu_backend_options o = {.n_threads = 1, .max_tokens = 1, .max_positions = 1, .max_head_dim = 16, .max_heads = 1};
+    struct err err = {0};
+    void *workspace = aligned_alloc(64, round_up(cpu_backend_workspace_bytes(&o), 64));
+    if (cpu_isa_choose(&o.isa, &err)) fail_msg("%s", err.text);
+    return workspace ? cpu_backend_open(&o, workspace, &err) : NULL;
+}
+
 static struct sampler open_sampler(int vocab) {
     size_t used = 0;
     struct sampler s;
-    sampler_init(&s, vocab, (struct memory_source){from_heap, &used});
+    sampler_init(&s, vocab, backend, (struct memory_source){from_heap, &used});
     assert_true(used + (size_t)7 * sizeof(struct row_stat) <= sampler_bytes(vocab, 7));
     return s;
 }
 
 static void close_sampler(struct sampler *s) {
-    free(s->weights);
+    free(s->row.weights);
+    free(s->row.chunk_sums);
+    free(s->row.chunk_maxs);
     free(s->candidates);
-    free(s->chunk_sums);
-    free(s->buckets);
 }
 
 static struct row_stat stat_of(const float *logits, int n) {
@@ -89,7 +101,7 @@ static struct kept reference_filter(const float *logits, const struct sampling *
             if (sum >= (long double)s->top_p) k.n = i + 1;
         }
     while (k.n > 1 && k.p[k.n - 1] < (long double)s->min_p) k.n--;
-    while (k.p[k.n - 1] < expl(-87)) k.n--; /* no weight in float: never drawn */
+    while (k.p[k.n - 1] < expl(-86.5L)) k.n--; /* no weight in float: never drawn */
     for (int i = 0; i < VOCAB; i++) k.is_close |= fabsl(k.p[i] - (long double)s->min_p) < 1e-6L * (long double)s->min_p;
     total = 0;
     for (int i = 0; i < k.n; i++) total += k.p[i];
@@ -327,5 +339,10 @@ int main(void) {
         cmocka_unit_test(any_vocabulary_size_works),
         cmocka_unit_test(the_top_logprobs_are_the_best_and_ties_go_to_the_lowest_id),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    backend = open_backend();
+    if (!backend) return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend->close(backend);
+    free(backend); /* its workspace begins with it */
+    return failed;
 }

@@ -1,4 +1,4 @@
-/* row_stats: maximum, lowest argmax and log Σ e^x, the same on every instruction set, NaN or not. */
+/* What sampling needs of a row: maximum, lowest argmax, log Σ e^x and weights, the same on every instruction set, NaN or not. */
 #include "tests/unit/kernels/lane_variants.h"
 
 #include "engine/base/f16.h"
@@ -78,11 +78,67 @@ static void an_infinite_logit_is_the_whole_distribution(void **test) {
     check(x, 1, 40, 1);
 }
 
+/* exp((x − max)·inverse) in double; 0 where that is below `least` or no weight. */
+static void check_weights(const float *x, int n, float inverse, float least) {
+    struct variant variants[4];
+    struct row_stat stat = stat_of_definition(x, n);
+    size_t n_chunks = ((size_t)n + SAMPLE_CHUNK - 1) / SAMPLE_CHUNK;
+    struct sample_weights w[2];
+    for (int i = 0; i < 2; i++)
+        w[i] = (struct sample_weights){must_alloc((size_t)n * 4), must_alloc(n_chunks * 4), must_alloc(n_chunks * 4)};
+    for (int n_variants = find_variants(variants), v = 0; v < n_variants; v++) {
+        variants[v].ops->sample_weights(&w[v > 0], x, n, stat.max, inverse, least);
+        if (v == 0) continue;
+        assert_memory_equal(w[0].weights, w[1].weights, (size_t)n * 4);
+        assert_memory_equal(w[0].chunk_sums, w[1].chunk_sums, n_chunks * 4);
+        assert_memory_equal(w[0].chunk_maxs, w[1].chunk_maxs, n_chunks * 4);
+    }
+    for (size_t c = 0; c < n_chunks; c++) {
+        double sum = 0, largest = 0;
+        for (int i = (int)c * SAMPLE_CHUNK; i < n && i < (int)(c + 1) * SAMPLE_CHUNK; i++) {
+            double got = (double)w[0].weights[i],
+                   want = isnan(x[i]) ? 0 : exp(((double)x[i] - (double)stat.max) * (double)inverse);
+            assert_true(got <= 1);
+            if (fabs(want - (double)least) <= 1e-5 * (double)least) assert_true(got == 0 || fabs(got - want) <= 1e-5 * want);
+            else if (want < (double)least || want < 2e-38) assert_true(got == 0);
+            else if (want > 3e-38)
+                assert_true(fabs(got - want) <= 1e-5 * want); /* the argument is rounded twice, at up to 87 */
+            sum += got;
+            if (got > largest) largest = got;
+        }
+        assert_true((double)w[0].chunk_maxs[c] == largest);
+        assert_true(fabs((double)w[0].chunk_sums[c] - sum) <= 1e-6 * sum);
+    }
+    for (int i = 0; i < 2; i++) free(w[i].weights), free(w[i].chunk_sums), free(w[i].chunk_maxs);
+}
+
+static void weights_are_right_and_the_same_on_every_instruction_set(void **test) {
+    const int columns[] = {1, 15, 16, 17, 255, 256, 257, 5000, 49152};
+    random_seed(34);
+    for (int round = 0; round < 90; round++) {
+        int n = columns[round % 9];
+        float *x = random_vector((size_t)n), inverse = (float[]){1, 0.5f, 3, 40}[round % 4];
+        for (int i = 0; i < n; i++) x[i] = round % 3 == 0 && random_int(0, 9) == 0 ? NAN : 6 * x[i];
+        check_weights(x, n, inverse, round % 2 ? 0 : random_float(0, 0.3f));
+        free(x);
+    }
+}
+
+static void rows_of_hardly_any_numbers_weigh_nothing(void **test) {
+    float x[300];
+    for (int i = 0; i < 300; i++) x[i] = i % 2 ? NAN : -INFINITY;
+    check_weights(x, 300, 1, 0);
+    x[299] = 5;
+    check_weights(x, 300, 1, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_is_right_and_the_same_on_every_instruction_set),
         cmocka_unit_test(the_lowest_of_equal_ids_wins),
         cmocka_unit_test(nan_counts_as_minus_infinity),
+        cmocka_unit_test(weights_are_right_and_the_same_on_every_instruction_set),
+        cmocka_unit_test(rows_of_hardly_any_numbers_weigh_nothing),
         cmocka_unit_test(an_infinite_logit_is_the_whole_distribution),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
