@@ -128,7 +128,7 @@ class Serving(unittest.TestCase):
         model = demo_model()
         plan = json.loads(tally("plan", model, "--json", "--memory-budget", "600MiB").stdout)
         with Server("--memory-budget", "600MiB") as server:
-            ready = next(line for line in server.lines if " info ready " in line)
+            ready = next(line for line in server.log if " info ready " in line)
             self.assertIn(f"planned_bytes={plan['total_bytes']} ", ready)
             self.assertRegex(ready, r"after_ms=\d+ ")
             self.assertEqual(server.get("/health")[0], 200)
@@ -136,7 +136,7 @@ class Serving(unittest.TestCase):
 
     def test_a_second_signal_cuts_the_drain_short(self):
         with Server("--memory-budget", "600MiB", "--drain-timeout", "3600") as server:
-            model = json.loads(server.get("/v1/models")[1])["data"][0]["id"]
+            model = json.loads(server.get("/v1/models")[2])["data"][0]["id"]
             body = json.dumps({"model": model, "prompt": [5, 6, 7], "max_tokens": 8000, "stream": True, "ignore_eos": True}).encode()
             with socket.create_connection(("127.0.0.1", server.port)) as client:
                 client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -144,10 +144,10 @@ class Serving(unittest.TestCase):
                 received = b""
                 while b"data: " not in received:  # it is running
                     piece = client.recv(4096)
-                    self.assertTrue(piece, server.log())
+                    self.assertTrue(piece, server.log)
                     received += piece
                 server.process.send_signal(signal.SIGTERM)
-                while not any(" draining " in line for line in server.lines):
+                while not any(" draining " in line for line in server.log):
                     self.assertTrue(client.recv(4096))  # and goes on while the server drains
                 self.assertIsNone(server.process.poll())
                 server.process.send_signal(signal.SIGINT)
@@ -165,7 +165,7 @@ class Serving(unittest.TestCase):
         with Server("--memory-budget", "600MiB") as server:
             done = tally("bench", "--url", server.url, "--requests", "6", "--concurrency", "3", "--input-tokens", "40", "--output-tokens", "5",
                          "--json", "-")
-            served = dict(line.rsplit(" ", 1) for line in server.get("/metrics")[1].splitlines() if not line.startswith("#"))
+            served = dict(line.rsplit(" ", 1) for line in server.get("/metrics")[2].decode().splitlines() if not line.startswith("#"))
         self.assertEqual(done.returncode, 0, done.stderr)
         result = json.loads(done.stdout)
         self.assertEqual((result["completed"], result["total_input_tokens"], result["total_output_tokens"]), (6, 240, 30))

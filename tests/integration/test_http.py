@@ -1,7 +1,6 @@
-"""The server over HTTP. Cases(Real or Fake): see tally_server.py for which binary is under test."""
+"""The server over HTTP. Cases(Real or Fake): see server.py for which binary is under test."""
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
@@ -11,8 +10,7 @@ import threading
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from tally_server import SKIP, Server, Stream, is_fake, model_path, parse_events, read_answer  # noqa: E402
+from server import Server, Stream, binary, demo_model, is_fake, parse_events, read_answer
 
 fake_only = unittest.skipUnless(is_fake(), "needs the stand-in engine, whose steps the test commands")
 
@@ -811,10 +809,9 @@ class RealDraining(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not is_fake() and "TALLY_BIN" not in os.environ:
-        print("skipped: neither TALLY_BIN nor TALLY_FAKE_SERVER names a server to test")
-        sys.exit(SKIP)
-    if not is_fake() and not os.path.exists(model_path()):
-        print(f"skipped: the demo model is not at {model_path()}")
-        sys.exit(SKIP)
+    try:
+        is_fake() or (binary(), demo_model())
+    except unittest.SkipTest as missing:
+        print(f"skipped: {missing}")
+        sys.exit(77)  # what ctest takes for skipped
     unittest.main(verbosity=2)

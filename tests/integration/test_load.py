@@ -3,12 +3,11 @@ load, and what happens when it is killed. Needs TALLY_BIN and the demo model."""
 import concurrent.futures
 import http.client
 import json
-import os
 import signal
 import subprocess
 import unittest
 
-from tally_server import SKIP, Server, model_path
+from server import Server, binary, demo_model
 
 MIB = 1 << 20
 N_REQUESTS = 12
@@ -42,7 +41,6 @@ def answer(server, i):
     return choice["text"], choice["logprobs"]["token_logprobs"]
 
 
-@unittest.skipUnless("TALLY_BIN" in os.environ and os.path.exists(model_path()), "needs TALLY_BIN and the demo model")
 class Load(unittest.TestCase):
     def check_memory(self, server, budget):
         now = memory(server)
@@ -75,7 +73,7 @@ class Load(unittest.TestCase):
                     server.stop()
 
     def test_a_budget_that_does_not_hold_the_model_is_refused_before_loading(self):
-        done = subprocess.run([os.environ["TALLY_BIN"], "serve", "--model", model_path(), "--memory-budget", "100MiB"], capture_output=True,
+        done = subprocess.run([binary(), "serve", "--model", demo_model(), "--memory-budget", "100MiB"], capture_output=True,
                               text=True, timeout=20)
         self.assertEqual(done.returncode, 2)
         self.assertIn("memory budget", done.stderr)
@@ -95,7 +93,4 @@ class Load(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if "TALLY_BIN" not in os.environ:
-        print("skipped: TALLY_BIN is not set")
-        raise SystemExit(SKIP)
     unittest.main()

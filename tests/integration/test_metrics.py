@@ -35,13 +35,11 @@ class Metrics(unittest.TestCase):
         cls.server = Server("--threads", "1", "--max-seqs", "2")
         cls.addClassCleanup(cls.server.stop)
         for _ in range(2):
-            status, answer = cls.server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 8})
-            if status != 200:
-                raise AssertionError(answer)
-        cls.server.post("/v1/completions", {"prompt": 7.5})
-        status, cls.text = cls.server.get("/metrics")
-        if status != 200:
-            raise AssertionError(cls.text)
+            cls.server.complete(prompt="Once upon a time", max_tokens=8)
+        cls.server.post({"prompt": 7.5})
+        status, _, text = cls.server.get("/metrics")
+        assert status == 200, text
+        cls.text = text.decode()
 
     def test_promtool_accepts_the_metrics(self):
         checked = promtool("check", "metrics", text=self.text)
