@@ -765,7 +765,7 @@ class Draining(unittest.TestCase):
 
     def test_after_the_drain_timeout_the_rest_is_cancelled_with_an_error_event(self):
         server = Server("--gate", 1, "--drain-timeout", 0)
-        running, queued = Stream(server, prompt="hello", max_tokens=50), None
+        running = Stream(server, prompt="hello", max_tokens=50)
         server.wait_state(waiting=1)
         server.command("step 2")
         running.begin()
