@@ -21,10 +21,10 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends curl libmicrohttpd12t64 libjansson4 libcyaml1 libpcre2-8-0 libutf8proc3 \
        libxxhash0 libcurl4t64 \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin tally
+    && useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin tally
 COPY --from=cuda-build /src/build/tally /usr/local/bin/tally
 COPY LICENSE /usr/share/doc/tally/LICENSE
-USER tally
+USER 10001:10001
 ENV TALLY_HOST=0.0.0.0 TALLY_PORT=8000 TALLY_ALLOW_REMOTE=true
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8000/health"]
@@ -44,10 +44,10 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends curl libmicrohttpd12 libjansson4 libcyaml1 libpcre2-8-0 libutf8proc2 \
        libxxhash0 libcurl4 \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin tally
+    && useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin tally
 COPY --from=cpu-build /src/build/tally /usr/local/bin/tally
 COPY LICENSE /usr/share/doc/tally/LICENSE
-USER tally
+USER 10001:10001
 ENV TALLY_HOST=0.0.0.0 TALLY_PORT=8000 TALLY_ALLOW_REMOTE=true
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["curl", "-fsS", "-o", "/dev/null", "http://127.0.0.1:8000/health"]
