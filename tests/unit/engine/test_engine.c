@@ -30,6 +30,14 @@ static const int32_t prompt[] = {504, 2649, 282,  7217, 314, 260, 1206, 30,  198
                                  736, 253,  1419, 351,  260, 905, 282,  657, 28,  284};
 #define N_PROMPT (int)(sizeof prompt / sizeof *prompt)
 
+/* Of tests that compute for a minute there, and are about answers more than about threads. */
+static void skip_under_thread_sanitizer(void) {
+#if defined(__SANITIZE_THREAD__)
+    print_message("skipped: this takes a minute under ThreadSanitizer; the other tests here start the same threads\n");
+    skip();
+#endif
+}
+
 static struct engine_request greedy(int n_prompt, int max_tokens) {
     return (struct engine_request){.prompt = prompt,
                                    .n_prompt = n_prompt,
@@ -133,6 +141,7 @@ static void no_tokens_asked_gives_the_prompt_alone(void **state) {
 
 /* Logprobs of a completion are those of the same tokens read as a prompt, bit for bit: computed one by one, or 64 at a time. */
 static void a_completion_read_again_as_a_prompt_has_the_same_logprobs(void **state) {
+    skip_under_thread_sanitizer();
     struct engine_request r = greedy(N_PROMPT, 60);
     r.n_logprobs = 3;
     struct answer a = {0}, b = {0};
@@ -154,6 +163,7 @@ static void a_completion_read_again_as_a_prompt_has_the_same_logprobs(void **sta
 }
 
 static void greedy_choices_agree_and_sampled_ones_differ(void **state) {
+    skip_under_thread_sanitizer();
     struct engine_request r = greedy(N_PROMPT, 20);
     r.n_choices = 6; /* more than sequence slots */
     r.n_logprobs = 1;
@@ -172,6 +182,7 @@ static void greedy_choices_agree_and_sampled_ones_differ(void **state) {
 static void *from_heap(void *context, size_t bytes) { return *(void **)context = calloc(1, bytes); }
 
 static void an_end_token_ends_and_is_named_but_not_sent(void **state) {
+    skip_under_thread_sanitizer();
     static const char text[] = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n";
     const struct tokenizer *t = engine_tokenizer(engine);
     struct err err = {0};
@@ -291,9 +302,9 @@ static struct engine_event next_finish(struct engine *e) {
 }
 
 #ifdef TALLY_SANITIZE
-#define ROUNDS 50
+#define ROUNDS 25
 #else
-#define ROUNDS 400
+#define ROUNDS 300
 #endif
 
 /* The place of a request that is cancelled whole is taken by another the moment it is free: no choice of that one is cancelled. */
@@ -352,11 +363,7 @@ static void a_full_queue_is_busy_and_a_draining_engine_says_so(void **state) {
 
 /* Nobody polls: the ring fills, the engine waits, and nothing is lost. */
 static void a_slow_consumer_loses_nothing(void **state) {
-#if defined(__SANITIZE_THREAD__)
-    print_message(
-        "skipped: 1,400 rows of logits take minutes under ThreadSanitizer; test_engine_events fills the ring there\n");
-    skip();
-#endif
+    skip_under_thread_sanitizer(); /* test_engine_events fills the ring there */
     struct engine_options o = options_of(2, 4, 1500);
     struct engine *e = engine_running(&o);
     int32_t *ids = malloc(1400 * sizeof *ids);
