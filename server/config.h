@@ -27,7 +27,7 @@
     X(max_context, INT, "auto", 1, 16777216, "", "TOKENS",                                                                     \
       "Longest prompt and completion together; auto: the model's own, at most what the KV pool can hold.")                     \
     X(max_seqs, INT, "16", 1, 1024, "", "N", "Sequences computed in one step.")                                                \
-    X(max_batch_tokens, INT, "512", 1, 65536, "", "TOKENS", "Tokens computed in one step; longer prompts go in chunks.")       \
+    X(max_batch_tokens, INT, "256", 1, 65536, "", "TOKENS", "Tokens computed in one step; longer prompts go in chunks.")       \
     X(max_queue, INT, "128", 0, 65536, "", "N", "Requests that may wait beyond those running; more are answered 429.")         \
     X(block_tokens, INT, "16", 16, 256, "", "TOKENS", "Tokens a KV block holds; a multiple of 16.")                            \
     X(activations, CHOICE, "int8", 0, 0, "int8|f32", "KIND", "Activations of matrix products; f32 is exact and slow.")         \

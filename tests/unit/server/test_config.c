@@ -43,7 +43,7 @@ static void defaults_are_those_of_the_table(void **state) {
     assert_int_equal(c.threads, 0);
     assert_int_equal(c.memory_budget, 0);
     assert_int_equal(c.max_seqs, 16);
-    assert_int_equal(c.max_batch_tokens, 512);
+    assert_int_equal(c.max_batch_tokens, 256);
     assert_int_equal(c.max_queue, 128);
     assert_int_equal(c.block_tokens, 16);
     assert_int_equal(c.max_body, 1 << 20);
