@@ -18,12 +18,16 @@
 
 enum activation_mode { ACTIVATION_INT8, ACTIVATION_F32 };
 
+#define MAX_THREADS 256
+/* A longer step serves prompts no faster, and every stream waits for it (docs/performance.md). */
+#define DEFAULT_BATCH_TOKENS 256
+
 struct engine_options {
     const char *model_path;
-    int n_threads;        /* 0: every usable CPU */
+    int n_threads;        /* 1 to MAX_THREADS; 0: every usable CPU, up to that */
     int max_context;      /* tokens of prompt and completion; 0: the model's, at most what the pool can hold */
     int max_seqs;         /* sequences in a step */
-    int max_batch_tokens; /* tokens in a step */
+    int max_batch_tokens; /* tokens in a step, at least max_seqs; 0: DEFAULT_BATCH_TOKENS, or max_seqs if that is more */
     int max_queue;        /* requests waiting beyond those running */
     int block_tokens;     /* multiple of 16 */
     size_t memory_budget; /* bytes; 0: automatic, printed as resolved */

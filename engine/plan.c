@@ -57,8 +57,9 @@ static enum status check_range(const char *name, long long value, long long low,
 
 static enum status resolve_counts(const struct model_desc *d, struct engine_options *o, struct err *err) {
     enum status s;
-    if (o->n_threads == 0) o->n_threads = cpus_usable();
-    if ((s = check_range("threads", o->n_threads, 1, 256, err))) return s;
+    if (o->n_threads == 0) o->n_threads = cpus_usable() < MAX_THREADS ? cpus_usable() : MAX_THREADS;
+    if (o->max_batch_tokens == 0) o->max_batch_tokens = o->max_seqs > DEFAULT_BATCH_TOKENS ? o->max_seqs : DEFAULT_BATCH_TOKENS;
+    if ((s = check_range("threads", o->n_threads, 1, MAX_THREADS, err))) return s;
     if ((s = check_range("max_seqs", o->max_seqs, 1, 1024, err))) return s;
     if ((s = check_range("max_batch_tokens", o->max_batch_tokens, o->max_seqs, 65536, err))) return s;
     if ((s = check_range("max_queue", o->max_queue, 0, 65536, err))) return s;

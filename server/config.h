@@ -20,14 +20,15 @@
     X(port, INT, "8000", 0, 65535, "", "N", "TCP port to listen on; 0 takes a free one and logs it.")                          \
     X(allow_remote, BOOL, "false", 0, 0, "", "",                                                                               \
       "Listen on an address that other hosts can reach. Nobody is authenticated: put a proxy in front.")                       \
-    X(threads, INT, "auto", 1, 1024, "", "N",                                                                                  \
+    X(threads, INT, "auto", 1, 256, "", "N",                                                                                   \
       "CPU threads that compute; auto: every CPU that affinity and cgroup quota allow.")                                       \
     X(memory_budget, BYTES, "auto", 1048576, 1125899906842624.0, "", "BYTES",                                                  \
       "Bytes the server may hold in all; the KV pool gets what the rest leaves. What does not fit is refused before loading.") \
-    X(max_context, INT, "auto", 1, 16777216, "", "TOKENS",                                                                     \
+    X(max_context, INT, "auto", 2, 16777216, "", "TOKENS",                                                                     \
       "Longest prompt and completion together; auto: the model's own, at most what the KV pool can hold.")                     \
     X(max_seqs, INT, "16", 1, 1024, "", "N", "Sequences computed in one step.")                                                \
-    X(max_batch_tokens, INT, "256", 1, 65536, "", "TOKENS", "Tokens computed in one step; longer prompts go in chunks.")       \
+    X(max_batch_tokens, INT, "auto", 1, 65536, "", "TOKENS",                                                                   \
+      "Tokens computed in one step, at least max_seqs; longer prompts go in chunks. auto: 256, or max_seqs if that is more.")  \
     X(max_queue, INT, "128", 0, 65536, "", "N", "Requests that may wait beyond those running; more are answered 429.")         \
     X(block_tokens, INT, "16", 16, 256, "", "TOKENS", "Tokens a KV block holds; a multiple of 16.")                            \
     X(activations, CHOICE, "int8", 0, 0, "int8|f32", "KIND", "Activations of matrix products; f32 is exact and slow.")         \

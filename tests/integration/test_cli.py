@@ -38,7 +38,7 @@ class Usage(unittest.TestCase):
                 done = tally(*arguments)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), arguments)
                 self.assertTrue(done.stdout.startswith(f"usage: tally {command} "), done.stdout[:80])
-        for option in ("--max-seqs N", "--memory-budget BYTES", "default 127.0.0.1", "default 8000; 0 to 65535", "1 to 1024, or auto"):
+        for option in ("--max-seqs N", "--memory-budget BYTES", "default 127.0.0.1", "default 8000; 0 to 65535", "1 to 256, or auto"):
             self.assertIn(option, tally("serve", "--help").stdout)
         self.assertIn("--json", tally("plan", "--help").stdout)
 

@@ -277,6 +277,18 @@ static void without_a_budget_one_is_found(void **state) {
 
 /* ---- options ---- */
 
+static void what_is_left_to_it_is_always_allowed(void **state) {
+    for (int max_seqs = 1; max_seqs <= 1024; max_seqs *= 4) {
+        struct engine_options o = usual, resolved;
+        struct plan plan;
+        struct err err;
+        o.n_threads = o.max_batch_tokens = 0, o.max_seqs = max_seqs, o.memory_budget = 0;
+        assert_int_equal(build(&o, &resolved, &plan, &err), STATUS_OK);
+        assert_in_range(resolved.n_threads, 1, MAX_THREADS);
+        assert_int_equal(resolved.max_batch_tokens, max_seqs > DEFAULT_BATCH_TOKENS ? max_seqs : DEFAULT_BATCH_TOKENS);
+    }
+}
+
 static void an_option_out_of_range_is_named(void **state) {
     static const struct {
         const char *name;
@@ -284,7 +296,7 @@ static void an_option_out_of_range_is_named(void **state) {
         int values[4];
     } bad[] = {{"threads", offsetof(struct engine_options, n_threads), {-1, 257, INT32_MAX, INT32_MIN}},
                {"max_seqs", offsetof(struct engine_options, max_seqs), {0, -1, 1025, INT32_MAX}},
-               {"max_batch_tokens", offsetof(struct engine_options, max_batch_tokens), {0, 3, 65537, INT32_MIN}},
+               {"max_batch_tokens", offsetof(struct engine_options, max_batch_tokens), {-1, 3, 65537, INT32_MIN}},
                {"max_queue", offsetof(struct engine_options, max_queue), {-1, 65537, INT32_MAX, INT32_MIN}},
                {"block_tokens", offsetof(struct engine_options, block_tokens), {0, 8, 24, 272}},
                {"max_context", offsetof(struct engine_options, max_context), {1, -1, 8193, INT32_MAX}}};
@@ -393,6 +405,7 @@ int main(void) {
         cmocka_unit_test(a_budget_that_is_too_small_is_told_what_would_do),
         cmocka_unit_test(what_a_refusal_recommends_fits),
         cmocka_unit_test(without_a_budget_one_is_found),
+        cmocka_unit_test(what_is_left_to_it_is_always_allowed),
         cmocka_unit_test(an_option_out_of_range_is_named),
         cmocka_unit_test(the_largest_options_neither_overflow_nor_fit),
         cmocka_unit_test(opening_stays_within_every_line),

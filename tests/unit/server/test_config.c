@@ -43,7 +43,7 @@ static void defaults_are_those_of_the_table(void **state) {
     assert_int_equal(c.threads, 0);
     assert_int_equal(c.memory_budget, 0);
     assert_int_equal(c.max_seqs, 16);
-    assert_int_equal(c.max_batch_tokens, 256);
+    assert_int_equal(c.max_batch_tokens, 0);
     assert_int_equal(c.max_queue, 128);
     assert_int_equal(c.block_tokens, 16);
     assert_int_equal(c.max_body, 1 << 20);
@@ -147,15 +147,15 @@ static void a_bad_value_names_option_source_and_range(void **state) {
         {"port", "0x50", "0 to 65535"},
         {"port", "99999999999999999999", "0 to 65535"},
         {"port", "auto", "0 to 65535"},
-        {"threads", "0", "1 to 1024, or auto"},
-        {"threads", "1025", "1 to 1024, or auto"},
+        {"threads", "0", "1 to 256, or auto"},
+        {"threads", "257", "1 to 256, or auto"},
         {"memory_budget", "1KiB", "1MiB to 1024TiB"},
         {"memory_budget", "20GB", "suffixes K, KiB"},
         {"memory_budget", "-1", "or auto"},
-        {"max_context", "0", "1 to 16777216, or auto"},
+        {"max_context", "1", "2 to 16777216, or auto"},
         {"max_seqs", "0", "1 to 1024"},
         {"max_seqs", "auto", "1 to 1024"},
-        {"max_batch_tokens", "0", "1 to 65536"},
+        {"max_batch_tokens", "0", "1 to 65536, or auto"},
         {"max_queue", "-1", "0 to 65536"},
         {"block_tokens", "8", "16 to 256"},
         {"block_tokens", "24", "multiples of 16"},
