@@ -23,6 +23,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/cpus.h"
+#include "engine/base/host_memory.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define MAX_TOUCHERS 16
@@ -109,12 +110,24 @@ static void carve(struct ledger *l) {
         }
 }
 
+/* Every page is touched below, and what the kernel can't back then ends the process without a word. */
+static enum status check_available(size_t bytes, struct err *err) {
+    size_t available = host_memory_available();
+    if (bytes <= available) return STATUS_OK;
+    return err_set_param(
+        err, STATUS_NO_MEMORY, "memory_budget",
+        "memory budget: %zu MiB are planned, but the machine, or this process's control group, has only %zu MiB left",
+        bytes >> 20, available >> 20);
+}
+
 enum status ledger_open(struct ledger **out, const struct plan *plan, struct err *err) {
+    size_t bytes = arena_bytes(plan);
+    enum status s = check_available(bytes, err);
+    if (s) return s;
     struct ledger *l = calloc(1, sizeof *l);
     if (!l) return err_set(err, STATUS_NO_MEMORY, "ledger: no memory for its own table");
     l->plan = *plan;
     l->base_bytes = anonymous_bytes();
-    size_t bytes = arena_bytes(plan);
     l->mapping_bytes = bytes + HUGE_PAGE;
     void *raw = mmap(NULL, l->mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) {

@@ -59,6 +59,8 @@ struct plan {
 
 struct ledger;
 
+/* STATUS_NO_MEMORY (param memory_budget): the host or its control group cannot back the plan now. The plan itself never asks, so
+ * that a plan for another machine can be made on this one. */
 enum status ledger_open(struct ledger **out, const struct plan *plan, struct err *err);
 void ledger_close(struct ledger *l);
 /* `bytes` from a line, 64-byte aligned, zeroed, never NULL: asking for more than was planned is a broken invariant (BUG). */

@@ -48,9 +48,15 @@ def group(controller: str, *limits: tuple[str, str, int | str]):
         outer.rmdir()
 
 
-def plan(*options: str, before=None) -> dict:
-    done = subprocess.run([binary(), "plan", demo_model(), "--json", *options], capture_output=True, text=True, timeout=60, check=True,
+def tally(*arguments: str, before=None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([binary(), *arguments], capture_output=True, text=True, timeout=60, check=False,
                           env={k: v for k, v in os.environ.items() if not k.startswith("TALLY_")}, preexec_fn=before)
+
+
+def plan(before=None) -> dict:
+    done = tally("plan", demo_model(), "--json", before=before)
+    if done.returncode:
+        raise AssertionError(done.stderr)
     return json.loads(done.stdout)
 
 
@@ -73,6 +79,12 @@ class Limits(unittest.TestCase):
             planned = plan(before=lambda: procs.write_text(str(os.getpid())))["total_bytes"]
         self.assertLess(planned, limit)
         self.assertGreater(planned, limit // 2)
+
+    def test_a_budget_over_a_memory_limit_is_refused_before_loading(self):
+        with group("memory", ("memory.limit_in_bytes", "memory.max", 300 * MIB)) as procs:
+            done = tally("serve", demo_model(), "--memory-budget", "600MiB", "--port", "0", before=lambda: procs.write_text(str(os.getpid())))
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"memory budget: \d+ MiB are planned, but .* has only \d+ MiB left")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "engine/base/host_memory.h"
 #include "engine/ledger.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -49,6 +50,15 @@ static void pieces_are_zeroed_aligned_and_apart(void **state) {
     assert_int_equal(r.used[LINE_ROPE], 256);
     assert_int_equal(r.allocs, 3);
     ledger_close(l);
+}
+
+static void what_the_machine_has_not_left_is_refused(void **state) {
+    struct plan p = two_lines(4096, host_memory_available() + ((size_t)1 << 30));
+    struct err err = {0};
+    struct ledger *l = NULL;
+    assert_int_equal(ledger_open(&l, &p, &err), STATUS_NO_MEMORY);
+    assert_string_equal(err.param, "memory_budget");
+    assert_null(l);
 }
 
 static void a_source_refuses_what_its_line_does_not_hold(void **state) {
@@ -108,6 +118,7 @@ static void what_was_planned_is_held_at_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_are_zeroed_aligned_and_apart),
+        cmocka_unit_test(what_the_machine_has_not_left_is_refused),
         cmocka_unit_test(a_source_refuses_what_its_line_does_not_hold),
         cmocka_unit_test(asking_for_more_than_was_planned_is_a_bug),
         cmocka_unit_test(allocations_after_ready_are_counted),
