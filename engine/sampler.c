@@ -7,6 +7,7 @@
 #include "engine/base/err.h"
 #include "engine/base/f16.h"
 
+#define MAX_ATTEMPTS 16 /* a draw by rejection gives up after so many */
 #define LAST_OCTAVE 126 /* no weight is smaller than 2^−126 but 0 */
 
 static size_t n_chunks(int vocab) { return ((size_t)vocab + SAMPLE_CHUNK - 1) / SAMPLE_CHUNK; }
@@ -34,10 +35,12 @@ static uint64_t mix(uint64_t x) { /* the finalizer of splitmix64 */
     return x ^ (x >> 31);
 }
 
-double sampler_uniform(uint64_t seed, int choice, int index) {
-    uint64_t h = mix(mix(mix(seed) ^ (uint64_t)choice) ^ ((uint64_t)index << 32));
+static double uniform_of_attempt(uint64_t seed, int choice, int index, int attempt) {
+    uint64_t h = mix(mix(mix(seed) ^ (uint64_t)choice) ^ ((uint64_t)index << 32 | (uint64_t)attempt));
     return (double)(h >> 11) * 0x1p-53;
 }
+
+double sampler_uniform(uint64_t seed, int choice, int index) { return uniform_of_attempt(seed, choice, index, 0); }
 
 /* ---- a draw from the whole vocabulary ---- */
 
@@ -166,16 +169,34 @@ static int32_t pick(const struct candidate *c, int n, double uniform) {
     return c[n - 1].id;
 }
 
+/* A draw from the best that hold top_p of the mass, without looking for them: one from all, and another as long as it lies outside, which
+ * at least every second does not. −1: give up. */
+static int32_t pick_within(struct sampler *s, const struct sampling *p, int choice, int index) {
+    double wanted = (double)p->top_p * total_mass(s);
+    for (int attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
+        int32_t id = pick_of_all(s, uniform_of_attempt(p->seed, choice, index, attempt));
+        if (id < 0) break;
+        if (s->row.weights[id] < p->min_p) continue;
+        if (s->backend->sample_mass_above(s->backend, &s->row, s->vocab, id) < wanted) return id;
+    }
+    return -1;
+}
+
 int32_t sampler_draw(struct sampler *s, const float *logits, const struct row_stat *stat, const struct sampling *p, int choice,
                      int index) {
     if (p->temperature == 0.0f || !isfinite(stat->max)) return stat->argmax;
     double uniform = sampler_uniform(p->seed, choice, index);
-    bool has_cut = (p->top_k > 0 && p->top_k < s->vocab) || p->top_p < 1.0f; /* which counts what min_p drops */
+    bool has_top_k = p->top_k > 0 && p->top_k < s->vocab;
+    bool has_cut = has_top_k || p->top_p < 1.0f; /* which counts what min_p drops */
     s->backend->sample_weights(s->backend, &s->row, logits, s->vocab, stat->max, 1.0f / p->temperature,
                                has_cut ? 0.0f : p->min_p);
     if (!has_cut) {
         int32_t id = pick_of_all(s, uniform);
         return id < 0 ? stat->argmax : id;
+    }
+    if (!has_top_k && p->top_p >= 0.5f) {
+        int32_t id = pick_within(s, p, choice, index);
+        if (id >= 0) return id;
     }
     int n = sampler_filter(s, p);
     return n < 1 ? stat->argmax : pick(s->candidates, n, uniform);

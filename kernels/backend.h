@@ -128,6 +128,8 @@ struct backend {
      * below 2.7e-38. max is the row's. And each chunk's sum and largest. On the calling thread: a row takes microseconds. */
     void (*sample_weights)(struct backend *b, const struct sample_weights *out, const float *logits, int n_cols, float max,
                            float inverse_temperature, float least);
+    /* Sum of the weights that are better than id's: larger, or as large with a lower id. On the calling thread. */
+    double (*sample_mass_above)(struct backend *b, const struct sample_weights *row, int n_cols, int32_t id);
     /* Ids whose weight is in [least, below), ascending, into found [as many as there are]; returns how many. 0 < least. On the calling
      * thread. */
     int (*sample_band)(struct backend *b, struct candidate *found, const struct sample_weights *row, int n_cols, float least,

@@ -95,6 +95,10 @@ static void cpu_sample_weights(struct backend *b, const struct sample_weights *o
     cpu_of(b)->lane_ops->sample_weights(out, logits, n_cols, max, inverse_temperature, least);
 }
 
+static double cpu_sample_mass_above(struct backend *b, const struct sample_weights *row, int n_cols, int32_t id) {
+    return cpu_of(b)->lane_ops->sample_mass_above(row, n_cols, id);
+}
+
 static int cpu_sample_band(struct backend *b, struct candidate *found, const struct sample_weights *row, int n_cols,
                            float least, float below) {
     return cpu_of(b)->lane_ops->sample_band(found, row, n_cols, least, below);
@@ -158,5 +162,6 @@ void cpu_install_lane_ops(struct cpu_backend *b) {
     b->ops.gated = cpu_gated;
     b->ops.row_stats = cpu_row_stats;
     b->ops.sample_weights = cpu_sample_weights;
+    b->ops.sample_mass_above = cpu_sample_mass_above;
     b->ops.sample_band = cpu_sample_band;
 }

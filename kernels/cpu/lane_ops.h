@@ -61,6 +61,7 @@ struct cpu_lane_ops {
     void (*row_stats)(struct row_stat *stat, const float *logits, int n_cols);
     void (*sample_weights)(const struct sample_weights *out, const float *logits, int n_cols, float max,
                            float inverse_temperature, float least);
+    double (*sample_mass_above)(const struct sample_weights *row, int n_cols, int32_t id);
     int (*sample_band)(struct candidate *found, const struct sample_weights *row, int n_cols, float least, float below);
     void (*rope_append)(const struct rope_append_args *args, int row, int position, const int32_t *blocks);
     /* Fills w->partial, partial_max and partial_sum for the rows that see a key of the segment; the last row does. Returns the

@@ -12,6 +12,7 @@ const struct cpu_lane_ops LANE_OPS = {
     .gated = gated_rows,
     .row_stats = row_stats_one,
     .sample_weights = sample_weights_of_row,
+    .sample_mass_above = sample_mass_above_in_row,
     .sample_band = sample_band_of_row,
     .rope_append = rope_append_token,
     .attention_segment = attention_segment,

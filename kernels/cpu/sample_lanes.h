@@ -72,6 +72,32 @@ static void sample_weights_of_row(const struct sample_weights *out, const float 
     }
 }
 
+/* The sum of the n weights that are larger than `limit`. */
+static double mass_above(const float *w, int n, float limit) {
+    const lanes most = lanes_set(limit);
+    lanes sum = lanes_zero();
+    for (int i = 0; i < n; i += N_LANES) {
+        lanes some = lanes_load_some(w + i, n - i, 0);
+        sum = lanes_add(sum, lanes_if_less(most, some, some, lanes_zero()));
+    }
+    return (double)lanes_sum(sum);
+}
+
+/* Before id as large a weight is better, after it only a larger one. */
+static double sample_mass_above_in_row(const struct sample_weights *row, int n, int32_t id) {
+    const float weight = row->weights[id], smaller = f32_from_bits(f32_bits(weight) - 1); /* the next float */
+    double mass = 0;
+    for (int first = 0, chunk = 0; first < n; first += SAMPLE_CHUNK, chunk++) {
+        const float *w = row->weights + first;
+        int n_chunk = n - first < SAMPLE_CHUNK ? n - first : SAMPLE_CHUNK, at = id - first;
+        if (row->chunk_maxs[chunk] < weight) continue;
+        if (at < 0) mass += mass_above(w, n_chunk, weight);
+        else if (at >= n_chunk) mass += mass_above(w, n_chunk, smaller);
+        else mass += mass_above(w, at, smaller) + mass_above(w + at + 1, n_chunk - at - 1, weight);
+    }
+    return mass;
+}
+
 /* Most chunks have no weight as large as those that are kept, and most vectors of the others none in the band. */
 static int sample_band_of_row(struct candidate *found, const struct sample_weights *row, int n, float least, float below) {
     const lanes from = lanes_set(least), to = lanes_set(below);

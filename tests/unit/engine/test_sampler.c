@@ -201,6 +201,32 @@ static void draws_have_the_right_frequencies(void **state) {
                       "all of them");
 }
 
+/* What is drawn by rejection is what the filter would have kept, equal weights included. */
+static void draws_lie_within_what_is_kept(void **state) {
+    struct sampler s = open_sampler(VOCAB);
+    float *logits = malloc(VOCAB * sizeof *logits);
+    int n_seen = 0;
+    for (int round = 0; round < 60; round++) {
+        struct sampling p = {.temperature = 1, .top_p = (float[]){0.5f, 0.9f, 0.6f}[round % 3], .min_p = round % 4 ? 0 : 0.2f};
+        fill_random(logits, VOCAB, 2 + round % 5);
+        for (int i = 0; i < VOCAB; i++) logits[i] = roundf(logits[i]); /* many equals */
+        struct row_stat st = stat_of(logits, VOCAB);
+        sampler_draw(&s, logits, &st, &p, 0, 0);
+        bool is_kept[VOCAB] = {false}, is_seen[VOCAB] = {false};
+        int n = sampler_filter(&s, &p);
+        for (int i = 0; i < n; i++) is_kept[s.candidates[i].id] = true;
+        for (int i = 0; i < 200; i++) {
+            int32_t id = sampler_draw(&s, logits, &st, &p, 0, i);
+            assert_true(is_kept[id]);
+            n_seen += !is_seen[id];
+            is_seen[id] = true;
+        }
+    }
+    assert_true(n_seen > 60 * 50);
+    free(logits);
+    close_sampler(&s);
+}
+
 static void temperature_zero_takes_the_best(void **state) {
     struct sampler s = open_sampler(VOCAB);
     float *logits = malloc(VOCAB * sizeof *logits);
@@ -332,6 +358,7 @@ int main(void) {
         cmocka_unit_test(filters_keep_what_a_full_sort_keeps),
         cmocka_unit_test(among_equals_the_lowest_ids_are_kept),
         cmocka_unit_test(draws_have_the_right_frequencies),
+        cmocka_unit_test(draws_lie_within_what_is_kept),
         cmocka_unit_test(temperature_zero_takes_the_best),
         cmocka_unit_test(a_draw_depends_on_seed_choice_and_index_alone),
         cmocka_unit_test(uniforms_are_uniform_and_apart),

@@ -124,6 +124,49 @@ static void weights_are_right_and_the_same_on_every_instruction_set(void **test)
     }
 }
 
+static double mass_above_of_definition(const float *w, int n, int id) {
+    double mass = 0;
+    for (int i = 0; i < n; i++)
+        if (w[i] > w[id] || (w[i] == w[id] && i < id)) mass += (double)w[i];
+    return mass;
+}
+
+static void mass_above_and_bands_are_right_and_the_same_on_every_instruction_set(void **test) {
+    const int columns[] = {1, 17, 255, 256, 257, 1000, 5003};
+    random_seed(35);
+    for (int round = 0; round < 70; round++) {
+        struct variant variants[4];
+        int n = columns[round % 7], n_found[4];
+        float *x = random_vector((size_t)n), sums[20], maxs[20], least = random_float(0.001f, 0.2f),
+              below = random_float(0.2f, 1.1f);
+        struct sample_weights row = {must_alloc((size_t)n * 4), sums, maxs};
+        struct candidate *found[2] = {must_alloc((size_t)n * sizeof(struct candidate)),
+                                      must_alloc((size_t)n * sizeof(struct candidate))};
+        for (int i = 0; i < n; i++) x[i] = roundf(4 * x[i]) / 2; /* many equals */
+        cpu_lane_ops_plain.sample_weights(&row, x, n, stat_of_definition(x, n).max, 1, 0);
+        double plain[8];
+        for (int n_variants = find_variants(variants), v = 0; v < n_variants; v++) {
+            for (int i = 0; i < 8; i++) {
+                int id = (int)((long long)i * (n - 1) / 7);
+                if (row.weights[id] == 0) continue;
+                double mass = variants[v].ops->sample_mass_above(&row, n, id),
+                       want = mass_above_of_definition(row.weights, n, id);
+                assert_true(fabs(mass - want) <= 1e-6 * want);
+                if (v == 0) plain[i] = mass;
+                else assert_memory_equal(&plain[i], &mass, sizeof mass);
+            }
+            n_found[v] = variants[v].ops->sample_band(found[v > 0], &row, n, least, below);
+            assert_int_equal(n_found[v], n_found[0]);
+            assert_memory_equal(found[0], found[v > 0], (size_t)n_found[v] * sizeof(struct candidate));
+        }
+        int at = 0;
+        for (int i = 0; i < n; i++)
+            if (row.weights[i] >= least && row.weights[i] < below) assert_int_equal(found[0][at++].id, i);
+        assert_int_equal(at, n_found[0]);
+        free(x), free(row.weights), free(found[0]), free(found[1]);
+    }
+}
+
 static void rows_of_hardly_any_numbers_weigh_nothing(void **test) {
     float x[300];
     for (int i = 0; i < 300; i++) x[i] = i % 2 ? NAN : -INFINITY;
@@ -138,6 +181,7 @@ int main(void) {
         cmocka_unit_test(the_lowest_of_equal_ids_wins),
         cmocka_unit_test(nan_counts_as_minus_infinity),
         cmocka_unit_test(weights_are_right_and_the_same_on_every_instruction_set),
+        cmocka_unit_test(mass_above_and_bands_are_right_and_the_same_on_every_instruction_set),
         cmocka_unit_test(rows_of_hardly_any_numbers_weigh_nothing),
         cmocka_unit_test(an_infinite_logit_is_the_whole_distribution),
     };
