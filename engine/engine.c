@@ -25,11 +25,7 @@ static void name_model(char *out, size_t size, const char *path) {
 }
 
 static enum status open_backend(struct engine *e, const struct model_desc *d, struct err *err) {
-    struct cpu_backend_options o = {.n_threads = e->options.n_threads,
-                                    .max_tokens = e->options.max_batch_tokens,
-                                    .max_positions = e->options.max_context,
-                                    .max_head_dim = d->head_dim,
-                                    .max_heads = d->n_heads};
+    struct cpu_backend_options o = plan_backend_options(&e->options, d);
     enum status s = cpu_isa_choose(&o.isa, err);
     if (s) return s;
     e->backend = cpu_backend_open(&o, ledger_alloc(e->ledger, LINE_BACKEND, cpu_backend_workspace_bytes(&o)), err);

@@ -78,7 +78,7 @@ static void *touch_pages(void *arg) {
 static void touch_all(char *start, size_t bytes) {
     pthread_t threads[MAX_TOUCHERS];
     struct touch parts[MAX_TOUCHERS];
-    int n = cpus_usable() < MAX_TOUCHERS ? cpus_usable() : MAX_TOUCHERS;
+    int cpus = cpus_usable(), n = cpus < MAX_TOUCHERS ? cpus : MAX_TOUCHERS;
     size_t part = round_up(bytes / (size_t)n, HUGE_PAGE), from = 0;
     int started = 0;
     for (; from + part < bytes && started < n - 1; from += part) {

@@ -57,8 +57,9 @@ static enum status check_range(const char *name, long long value, long long low,
 
 static enum status resolve_counts(const struct model_desc *d, struct engine_options *o, struct err *err) {
     enum status s;
-    if (o->n_threads == 0) o->n_threads = cpus_usable() < MAX_THREADS ? cpus_usable() : MAX_THREADS;
-    if (o->max_batch_tokens == 0) o->max_batch_tokens = o->max_seqs > DEFAULT_BATCH_TOKENS ? o->max_seqs : DEFAULT_BATCH_TOKENS;
+    int cpus = o->n_threads ? 0 : cpus_usable();
+    if (cpus) o->n_threads = cpus < MAX_THREADS ? cpus : MAX_THREADS;
+    if (!o->max_batch_tokens) o->max_batch_tokens = o->max_seqs > DEFAULT_BATCH_TOKENS ? o->max_seqs : DEFAULT_BATCH_TOKENS;
     if ((s = check_range("threads", o->n_threads, 1, MAX_THREADS, err))) return s;
     if ((s = check_range("max_seqs", o->max_seqs, 1, 1024, err))) return s;
     if ((s = check_range("max_batch_tokens", o->max_batch_tokens, o->max_seqs, 65536, err))) return s;
@@ -115,7 +116,7 @@ static void set_line(struct plan *p, enum ledger_line_id id, size_t bytes, const
     va_end(args);
 }
 
-static struct cpu_backend_options backend_options(const struct model_desc *d, const struct engine_options *o) {
+struct cpu_backend_options plan_backend_options(const struct engine_options *o, const struct model_desc *d) {
     return (struct cpu_backend_options){.n_threads = o->n_threads,
                                         .max_tokens = o->max_batch_tokens,
                                         .max_positions = o->max_context,
@@ -125,7 +126,7 @@ static struct cpu_backend_options backend_options(const struct model_desc *d, co
 
 /* Lines that grow with the context. */
 static void set_context_lines(struct plan *p, const struct model_desc *d, const struct engine_options *o) {
-    struct cpu_backend_options backend = backend_options(d, o);
+    struct cpu_backend_options backend = plan_backend_options(o, d);
     set_line(p, LINE_ROPE, model_rope_bytes(d, o->max_context), "%d positions × %d values × 4 bytes", o->max_context, d->n_rot);
     set_line(p, LINE_BACKEND, cpu_backend_workspace_bytes(&backend), "attention partials and scratch of %d threads",
              o->n_threads);

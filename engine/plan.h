@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/formats_gguf.h"
 #include "engine/model.h"
+#include "kernels/cpu/cpu_backend.h"
 
 /* A model file's header, read: what a plan needs and what loading goes on with. */
 struct model_source {
@@ -22,6 +23,9 @@ void model_source_close(struct model_source *source);
  * STATUS_NO_MEMORY: the budget does not hold it; the text says what would. */
 enum status plan_build(const struct model_source *source, const struct engine_options *options, struct engine_options *resolved,
                        struct plan *plan, struct err *err);
+
+/* The backend that the plan prices, from resolved options; whoever opens one chooses the instruction set. */
+struct cpu_backend_options plan_backend_options(const struct engine_options *resolved, const struct model_desc *desc);
 
 /* Rows of logits that one chunk holds, from resolved options: enough for one row of every sequence. */
 int plan_logit_rows(const struct engine_options *resolved);
