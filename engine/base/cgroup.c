@@ -66,6 +66,17 @@ static void visit_mount(const char *line, const char *controller, cgroup_visit *
     if (group) visit_upwards(mount, below(group, root), is_v2, visit, context);
 }
 
+bool cgroup_read(const char *directory, const char *file, char *text, size_t n) {
+    char path[3 * PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    FILE *f = fopen(path, "re");
+    if (!f) return false;
+    size_t got = fread(text, 1, n - 1, f);
+    fclose(f);
+    text[got] = 0;
+    return true;
+}
+
 void cgroup_each(const char *controller, cgroup_visit *visit, void *context) {
     char line[LINE_BYTES];
     FILE *f = fopen("/proc/self/mountinfo", "re");
