@@ -11,8 +11,7 @@ endif()
 if(flags)
   if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
     list(APPEND flags -Wno-maybe-uninitialized) # what sanitizers insert hides assignments from gcc; the release build keeps it
-    # gcc before 13.3 keeps the locals of a function that may be read after its return at 32 bytes (gcc's bug 110027); a 512-bit
-    # vector among them takes 64, or its store faults.
+    # Looking for use after return, gcc 12 aligns a function's locals too little for 512-bit vectors, whose stores then fault.
     list(APPEND TALLY_FLAGS_avx512 --param=asan-use-after-return=0)
   endif()
   add_compile_options(${flags} -DTALLY_SANITIZE=1)

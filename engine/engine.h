@@ -19,7 +19,7 @@
 enum activation_mode { ACTIVATION_INT8, ACTIVATION_F32 };
 
 #define MAX_THREADS 256
-/* A longer step serves prompts no faster, and every stream waits for it (docs/performance.md). */
+/* A longer step serves prompts hardly faster, and every stream waits for it (docs/performance.md). */
 #define DEFAULT_BATCH_TOKENS 256
 
 struct engine_options {
@@ -32,8 +32,8 @@ struct engine_options {
     int block_tokens;     /* multiple of 16 */
     size_t memory_budget; /* bytes; 0: automatic, printed as resolved */
     bool activations_f32; /* exact activations: slow */
-    size_t request_bytes,
-        http_bytes; /* what the server above wants planned: LINE_REQUESTS (an arena), LINE_HTTP (a library's) */
+    /* What the server above wants planned: LINE_REQUESTS (an arena), LINE_HTTP (a library's). */
+    size_t request_bytes, http_bytes;
 };
 
 /* Everything the options resolve to, and what it costs. Opens only the file's header. STATUS_NO_MEMORY when it does not fit, the
@@ -105,8 +105,8 @@ int engine_event_fd(const struct engine *e);
 
 /* Counters and gauges; a consistent copy of the last step's end. */
 struct engine_stats {
-    int running, waiting_capacity /* for blocks */, waiting_seqs /* for a sequence slot */,
-        waiting_tokens /* for the step's token budget */;
+    int running;
+    int waiting_capacity, waiting_seqs, waiting_tokens; /* for blocks; for a sequence slot; for the step's token budget */
     int blocks_total, blocks_used, blocks_free;
     int blocks_leaked; /* held although nothing ran or waited, when that was last so; other than 0 is a bug, and ends nothing */
     uint64_t prompt_tokens, generated_tokens, steps, preemptions, scheduled_tokens, recomputed_tokens;

@@ -121,8 +121,8 @@ void engine_inbox_free(struct engine *e, int32_t request) {
     pthread_mutex_lock(&in->lock);
     e->store.requests[request].id = 0;
     e->store.requests[request].is_known = false;
-    atomic_store(&e->store.requests[request].cancel_mask,
-                 0); /* a cancel that came with the last token must not be waited for */
+    /* A cancel that came with the last token must not be waited for. */
+    atomic_store(&e->store.requests[request].cancel_mask, 0);
     e->store.requests[request].next = in->first_free;
     in->first_free = request;
     pthread_mutex_unlock(&in->lock);

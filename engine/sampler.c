@@ -21,9 +21,9 @@ void sampler_init(struct sampler *s, int vocab, struct backend *backend, struct 
     *s = (struct sampler){.vocab = vocab, .backend = backend};
     s->row.weights = memory.alloc(memory.context, (size_t)vocab * sizeof(float));
     s->row.chunk_sums = memory.alloc(memory.context, n_chunks(vocab) * sizeof(float));
-    s->row.chunk_maxs = memory.alloc(memory.context, n_chunks(vocab) * sizeof(float));
+    s->row.chunk_maxima = memory.alloc(memory.context, n_chunks(vocab) * sizeof(float));
     s->candidates = memory.alloc(memory.context, (size_t)vocab * sizeof *s->candidates);
-    if (!s->row.weights || !s->row.chunk_sums || !s->row.chunk_maxs || !s->candidates) BUG("sampler: its line is too small");
+    if (!s->row.weights || !s->row.chunk_sums || !s->row.chunk_maxima || !s->candidates) BUG("sampler: its line is too small");
 }
 
 /* ---- draws ---- */
@@ -169,8 +169,8 @@ static int32_t pick(const struct candidate *c, int n, double uniform) {
     return c[n - 1].id;
 }
 
-/* A draw from the best that hold top_p of the mass, without looking for them: one from all, and another as long as it lies outside, which
- * at least every second does not. −1: give up. */
+/* A draw from the best that hold top_p of the mass, without looking for them: one from all, and another as long as it lies outside.
+ * Without min_p each is taken with a probability of at least top_p. −1: give up. */
 static int32_t pick_within(struct sampler *s, const struct sampling *p, int choice, int index) {
     double wanted = (double)p->top_p * total_mass(s);
     for (int attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {

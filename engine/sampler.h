@@ -7,10 +7,10 @@
  * A draw depends on (seed, choice, index of the token) alone: not on batch, preemption or what other requests drew.
  *
  * Nothing sorts the vocabulary. The backend turns the row into weights, with each chunk's sum and maximum. A draw from all of them
- * finds its chunk by the sums. With top_p alone that is done until a token comes that is among the best: the mass of what is better is
- * one pass, which passes over most chunks. Any other cut takes weights in bands, from the largest down and ever wider, until the bands hold what is to be
- * kept; only the last band is selected from, and chunks with no weight in a band are passed over. (Rejected: counting all weights
- * by size first, which is a pass of scattered additions over the whole vocabulary.)
+ * finds its chunk by the sums. With top_p alone that is done until a token comes that is among the best: the mass of what is better
+ * is one pass, which skips every chunk that has nothing as large. Any other cut takes weights in bands, from the largest down and
+ * ever wider, until the bands hold what is to be kept; only the last band is selected from. (Rejected: counting all weights by size
+ * first, which is a pass of scattered additions over the whole vocabulary.)
  *
  * Owner: the engine thread. */
 #pragma once

@@ -80,10 +80,11 @@ struct attention_shape {
 
 /* What a draw from a row of logits needs. Owned by the caller. */
 struct sample_weights {
-    float *weights;                 /* [n_cols] */
-    float *chunk_sums, *chunk_maxs; /* [n_cols / SAMPLE_CHUNK, rounded up] */
+    float *weights;                   /* [n_cols] */
+    float *chunk_sums, *chunk_maxima; /* [n_cols / SAMPLE_CHUNK, rounded up] */
 };
 
+/* An id that may be drawn, and its weight in sample_weights. */
 struct candidate {
     int32_t id;
     float weight;

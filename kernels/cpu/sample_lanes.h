@@ -1,8 +1,12 @@
 /* What sampling needs of a row of logits.
  *
- * row_stats: maximum, its lowest id, and log Σ e^x, in three passes over a row that stays in cache. The sum is Σ e^(x − max): 512 ids at a time in 16 lanes (lane = id mod 16) and lanes_sum, these added up in double, because a float
- * sum of a whole vocabulary loses its many small terms (1e-5 of 49,152). Its logarithm is taken in double (det_log) and rounded once. NaN counts as −infinity. A row without any number has maximum and log_sum_exp −infinity and argmax 0; one with an
- * infinite logit has log_sum_exp +infinity. */
+ * row_stats: maximum, its lowest id, and log Σ e^x, in three passes over a row that stays in cache. The sum is Σ e^(x − max), 512 ids
+ * at a time in 16 lanes (lane = id mod 16) and lanes_sum; these are added up in double, because a float sum of a whole vocabulary
+ * loses its many small terms (1e-5 of 49,152). Its logarithm is taken in double (det_log) and rounded once. NaN counts as −infinity.
+ * A row without any number has maximum and log_sum_exp −infinity and argmax 0; one with an infinite logit has log_sum_exp +infinity.
+ *
+ * sample_weights and what reads them: chunks of SAMPLE_CHUNK ids, each summed in lanes from its own beginning, and skipped where its
+ * maximum says that nothing in it counts. */
 #pragma once
 
 #include "engine/base/fmath.h"
@@ -68,7 +72,7 @@ static void sample_weights_of_row(const struct sample_weights *out, const float 
             largest = lanes_max(w, largest);
         }
         out->chunk_sums[chunk] = lanes_sum(sum);
-        out->chunk_maxs[chunk] = lanes_largest(largest);
+        out->chunk_maxima[chunk] = lanes_largest(largest);
     }
 }
 
@@ -90,7 +94,7 @@ static double sample_mass_above_in_row(const struct sample_weights *row, int n, 
     for (int first = 0, chunk = 0; first < n; first += SAMPLE_CHUNK, chunk++) {
         const float *w = row->weights + first;
         int n_chunk = n - first < SAMPLE_CHUNK ? n - first : SAMPLE_CHUNK, at = id - first;
-        if (row->chunk_maxs[chunk] < weight) continue;
+        if (row->chunk_maxima[chunk] < weight) continue;
         if (at < 0) mass += mass_above(w, n_chunk, weight);
         else if (at >= n_chunk) mass += mass_above(w, n_chunk, smaller);
         else mass += mass_above(w, at, smaller) + mass_above(w + at + 1, n_chunk - at - 1, weight);
@@ -103,7 +107,7 @@ static int sample_band_of_row(struct candidate *found, const struct sample_weigh
     const lanes from = lanes_set(least), to = lanes_set(below);
     int n_found = 0;
     for (int first = 0, chunk = 0; first < n; first += SAMPLE_CHUNK, chunk++) {
-        if (row->chunk_maxs[chunk] < least) continue;
+        if (row->chunk_maxima[chunk] < least) continue;
         int end = n - first < SAMPLE_CHUNK ? n : first + SAMPLE_CHUNK;
         for (int i = first; i < end; i += N_LANES) {
             lanes w = lanes_load_some(row->weights + i, end - i, 0);

@@ -49,7 +49,7 @@ static struct sampler open_sampler(int vocab) {
 static void close_sampler(struct sampler *s) {
     free(s->row.weights);
     free(s->row.chunk_sums);
-    free(s->row.chunk_maxs);
+    free(s->row.chunk_maxima);
     free(s->candidates);
 }
 

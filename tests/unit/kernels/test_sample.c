@@ -91,7 +91,7 @@ static void check_weights(const float *x, int n, float inverse, float least) {
         if (v == 0) continue;
         assert_memory_equal(w[0].weights, w[1].weights, (size_t)n * 4);
         assert_memory_equal(w[0].chunk_sums, w[1].chunk_sums, n_chunks * 4);
-        assert_memory_equal(w[0].chunk_maxs, w[1].chunk_maxs, n_chunks * 4);
+        assert_memory_equal(w[0].chunk_maxima, w[1].chunk_maxima, n_chunks * 4);
     }
     for (size_t c = 0; c < n_chunks; c++) {
         double sum = 0, largest = 0;
@@ -106,10 +106,10 @@ static void check_weights(const float *x, int n, float inverse, float least) {
             sum += got;
             if (got > largest) largest = got;
         }
-        assert_true((double)w[0].chunk_maxs[c] == largest);
+        assert_true((double)w[0].chunk_maxima[c] == largest);
         assert_true(fabs((double)w[0].chunk_sums[c] - sum) <= 1e-6 * sum);
     }
-    for (int i = 0; i < 2; i++) free(w[i].weights), free(w[i].chunk_sums), free(w[i].chunk_maxs);
+    for (int i = 0; i < 2; i++) free(w[i].weights), free(w[i].chunk_sums), free(w[i].chunk_maxima);
 }
 
 static void weights_are_right_and_the_same_on_every_instruction_set(void **test) {
