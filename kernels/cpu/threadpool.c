@@ -3,17 +3,17 @@
  * A forward pass is some hundred short parallel loops a token, so starting and awaiting one must cost about a microsecond, and
  * losing a CPU to another process must cost no more than that CPU. Three choices follow:
  *
- * 1. Indices are claimed one by one from a single atomic word, `ticket` = generation << 32 | indices left. Whoever is slow claims
- *    less. A worker that was asleep or preempted for the whole loop is not waited for: only claimed indices are.
- *    The word holds both parts so that a late claim can't take an index of a loop it has not seen: the loop's fields are read
- *    only after a claim succeeded, and until that index is counted finished the caller can't start the next loop.
+ * 1. Indices are claimed one by one from a single atomic word, `n_left`. Whoever is slow claims less. A worker that was asleep or
+ *    preempted for the whole loop is not waited for: only claimed indices are. One that comes late may so claim an index of the next
+ *    loop, and that is as good: the loop's fields are read only after a claim succeeded, and until that index is counted finished the
+ *    caller can't start another.
  * 2. Everybody waits in two stages: a bounded spin, which covers the gap between two loops of a step, then a futex. A waiter that
  *    sleeps gives its CPU to whom it waits for, if that one was preempted: with spinning alone, one busy process of equal priority
  *    costs far more than its share.
  * 3. Finished indices are counted once per thread and loop, not once per index.
  *
- *      caller   fields of the loop → ticket (release) → generation → wake sleepers → claim… → unfinished = 0 (acquire)
- *      worker   generation changed → claim from ticket (acquire) → fields → task → unfinished −= done (release), last one wakes caller
+ *      caller   fields of the loop → n_left (release) → generation → wake sleepers → claim… → unfinished = 0 (acquire)
+ *      worker   generation changed → claim from n_left (acquire) → fields → task → unfinished −= done (release), last one wakes caller
  *
  * Sleeping can't miss a wake: the sleeper announces itself, then looks at the word again, then sleeps only while it is unchanged;
  * the waker changes the word, then looks for announcements; all four are sequentially consistent.
@@ -54,7 +54,7 @@ struct threadpool {
     int n_threads, n_started;
     atomic_bool stop;
 
-    alignas(64) _Atomic uint64_t ticket;     /* generation << 32 | indices left */
+    alignas(64) _Atomic uint32_t n_left;     /* indices not claimed yet */
     alignas(64) _Atomic uint32_t generation; /* futex of the workers */
     _Atomic uint32_t n_asleep;               /* workers in or about to enter futex_wait */
     alignas(64) _Atomic uint32_t unfinished; /* futex of the caller */
@@ -101,14 +101,13 @@ static bool spin(_Atomic uint32_t *word, uint32_t value, bool until_zero, int64_
 /* Claims and runs indices until none are left, then counts them finished. */
 static void work(struct threadpool *pool, int thread) {
     uint32_t done = 0;
-    uint64_t ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
-    while ((uint32_t)ticket) {
-        if (!atomic_compare_exchange_weak_explicit(&pool->ticket, &ticket, ticket - 1, memory_order_acquire,
-                                                   memory_order_relaxed))
+    uint32_t left = atomic_load_explicit(&pool->n_left, memory_order_relaxed);
+    while (left) {
+        if (!atomic_compare_exchange_weak_explicit(&pool->n_left, &left, left - 1, memory_order_acquire, memory_order_relaxed))
             continue;
-        pool->task(pool->arg, pool->n - (int)(uint32_t)ticket, thread);
+        pool->task(pool->arg, pool->n - (int)left, thread);
         done++;
-        ticket = atomic_load_explicit(&pool->ticket, memory_order_relaxed);
+        left = atomic_load_explicit(&pool->n_left, memory_order_relaxed);
     }
     if (!done || atomic_fetch_sub(&pool->unfinished, done) != done) return;
     if (thread && atomic_load(&pool->caller_asleep)) futex_wake(&pool->unfinished, 1);
@@ -143,10 +142,9 @@ static void *worker_main(void *arg) {
 }
 
 static void publish(struct threadpool *pool, uint32_t n) {
-    uint32_t generation = atomic_load_explicit(&pool->generation, memory_order_relaxed) + 1;
     atomic_store_explicit(&pool->unfinished, n, memory_order_relaxed);
-    atomic_store_explicit(&pool->ticket, (uint64_t)generation << 32 | n, memory_order_release);
-    atomic_store(&pool->generation, generation);
+    atomic_store_explicit(&pool->n_left, n, memory_order_release);
+    atomic_fetch_add(&pool->generation, 1);
     int useful = n < (uint32_t)pool->n_threads ? (int)n - 1 : pool->n_threads - 1; /* the caller takes an index too */
     if (atomic_load(&pool->n_asleep)) futex_wake(&pool->generation, useful);
 }
